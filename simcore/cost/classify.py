@@ -9,7 +9,7 @@ OP_CLASSES = (
     "gemm", "bgemm", "attention_fwd", "attention_bwd", "elementwise", "reduction", "softmax_fwd",
     "softmax_bwd", "norm_fwd", "norm_bwd", "embedding_fwd", "embedding_bwd", "cross_entropy", "dropout",
     "optimizer", "foreach", "copy", "fill", "transpose", "conv", "layout", "pool",
-    "batch_norm_fwd", "batch_norm_bwd", "quantize", "other",
+    "batch_norm_fwd", "batch_norm_bwd", "lookup_fwd", "lookup_bwd", "key_sort", "quantize", "other",
 )  # fmt: skip
 
 #: Ops whose name says it all.  Everything else goes through the patterns below.
@@ -87,6 +87,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(layer|rms|group|instance)_?norm\w*(backward|bwd)", "norm_bwd"),
         (r"(layer|rms|group|instance)_?norm", "norm_fwd"),
         (r"cross_entropy|nll_loss|softmax_loss", "cross_entropy"),
+        (r"^table_lookup|split_embedding\w*_forward", "lookup_fwd"),
+        (r"^table_update|split_embedding\w*_backward", "lookup_bwd"),
+        (r"key_sort|radix_?sort", "key_sort"),
         (r"embedding\w*(backward|bwd)", "embedding_bwd"),
         (r"embedding|^lookup", "embedding_fwd"),
         (r"(^|_)conv(olution|_|\d|$)", "conv"),

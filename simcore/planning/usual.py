@@ -21,6 +21,7 @@ from simcore.planning.question import Question
 from simcore.planning.space import asked_axes, candidates
 from workloads.jobs.batches import usual_batch
 from workloads.jobs.draft import Assumed
+from workloads.models.spec import ModelSpec
 from workloads.parallel.job import FSDP, Job, element_bytes
 
 #: Keys by which a job says how it is laid out: then what it says is all.
@@ -43,11 +44,14 @@ _LONG: Final = 16_384
 def usual_strategy(question: Question) -> tuple[Assumed, ...]:
     """Degrees, recomputation and batches for a job that says no degree, each with why it was chosen.
 
-    Nothing where a degree is said, or where no layout fits.  InputError where the model itself cannot be.
+    Nothing where a degree is said, where no layout fits, or of a list of blocks, whose replicas fill the
+    cluster.  InputError where the model itself cannot be.
     """
     if question.said & LAYOUT:
         return ()
     ground = question.ground
+    if not isinstance(ground.base.model, ModelSpec):
+        return ()
     batch = _batch(question, ground)
     rough_ps = Appraiser(question).rough_ps
     best = min(_coarse(question, ground, batch), key=rough_ps, default=None)

@@ -101,7 +101,8 @@ def _parts(info: RunInfo) -> Iterator[str]:
         yield f"schedule {schedule}{_star(info, 'parallel.schedule')}{chunked}"
     if workload.tokens_per_step:
         batch = f"{_global_batch(info):,}{_star(info, 'training.global_batch')}"
-        yield f"global batch {batch} of {workload.seq_len:,}{_star(info, 'training.seq')} tokens"
+        length = f"of {workload.seq_len:,}{_star(info, 'training.seq')} tokens"
+        yield f"global batch {batch} {'samples' if workload.counted == 'samples' else length}"
         micro = f"{workload.micro_batch_size}{_star(info, 'training.micro_batch')}"
         several = "es" if workload.num_microbatches > 1 else ""
         yield f"{workload.num_microbatches:,} microbatch{several} of {micro}"

@@ -88,7 +88,7 @@ def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:
         table.add_row(label, format_time(time), _share(time, analysis.step_ps))
     # A script tells its tokens only by trace_workload.py's --tokens-per-step.
     tokens = f"{rates.tokens_per_s:,.0f}" if rates.tokens_per_s else "unknown"
-    table.add_row("tokens/s", tokens, "")
+    table.add_row(f"{info.workload.counted}/s", tokens, "")
     for label, tflops, share in (
         ("MFU, causal attention once", rates.model_tflops_per_gpu, rates.mfu),
         ("MFU, all attention scores", rates.model_tflops_per_gpu_full_attention, rates.mfu_full_attention),

@@ -164,6 +164,11 @@ class WorkloadInfo(_RunRecord):
         _Options.model_validate(value)
         return value
 
+    @property
+    def counted(self) -> str:
+        """What ``tokens_per_step`` counts: samples where each is one thing, no sequence."""
+        return "samples" if self.seq_len == 1 else "tokens"
+
 
 class StepBand(_RunRecord):
     """What measured step times of such jobs lie within: ``level`` of them between ``low_s`` and ``high_s``.

@@ -66,6 +66,9 @@ NAMES = {
     "pool": "aten::max_pool2d_with_indices.default aten::avg_pool2d.default",
     "batch_norm_fwd": "aten::native_batch_norm.default aten::cudnn_batch_norm.default",
     "batch_norm_bwd": "aten::native_batch_norm_backward.default aten::cudnn_batch_norm_backward.default",
+    "lookup_fwd": "table_lookup.zipf=1.05 split_embedding_codegen_forward_unweighted_kernel",
+    "lookup_bwd": "table_update.adagrad split_embedding_backward_codegen_sgd_unweighted_exact_warp",
+    "key_sort": "key_sort cub::DeviceRadixSortOnesweepKernel",
     "quantize": "cast_fp8_tiles transpose_cast_fp8",
     "other": "aten::_fft_c2c.default frobnicate",
 }
@@ -86,4 +89,5 @@ def test_every_class_has_a_formula_and_nothing_else_does() -> None:
 def test_every_streaming_class_has_constants_in_every_generation(generation: str) -> None:
     special = {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"}
     special |= {"layout", "pool", "batch_norm_fwd", "batch_norm_bwd"}  # of cuDNN, see convolution.py
+    special |= {"lookup_fwd", "lookup_bwd", "key_sort"}  # see lookups.py
     assert set(load_parameters(generation).memory.classes) == set(OP_CLASSES) - special

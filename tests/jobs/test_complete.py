@@ -35,7 +35,7 @@ def config(tmp_path: Path, content: object) -> str:
     ("section", "key", "value", "reason"),
     [
         ("training", "seq", 1 << 30, "is more than can be simulated; nearest: 16777216"),
-        ("training", "micro_batch", 10**9, "is more than can be simulated; nearest: 65536"),
+        ("training", "micro_batch", 10**9, "is more than can be simulated; nearest: 4194304"),
         ("training", "global_batch", 10**30, "is more than can be simulated; nearest: 1099511627776"),
         ("parallel", "pp", 10**12, "is more than can be simulated; nearest: 1024"),
         ("parallel", "dp", 999_999_999, "is more than can be simulated; nearest: 16777216"),

@@ -44,6 +44,8 @@ from workloads.parallel.spec import ParallelSpec, TrainingSpec
 SECTIONS: Final = ("model", "parallel", "training", "software")
 
 _MEGATRON, _TORCH = "megatron-core", "torchtitan-fsdp2"
+#: Of lists of blocks: with tables, and others.
+_TABLES, _IMAGES = "torchrec", "timm"
 
 
 @dataclass(frozen=True)
@@ -183,13 +185,25 @@ def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path | None) ->
     name = software.pop("software", None)
     name = software.pop("preset", name)
     if name is None:
-        sharding = str(said["training"].get("sharding", ""))
-        name = _TORCH if sharding.startswith("fsdp") else _MEGATRON
+        name = _usual_preset(said)
     if str(name).endswith(".toml"):
         return read_preset(_file(str(name), where, folder))
     if name not in preset_names():
         raise InputError(f"{where}: software: unknown preset {name!r}{nearest(str(name), preset_names())}")
     return load_preset(name)
+
+
+def _usual_preset(said: Mapping[str, Mapping[str, Any]]) -> str:
+    """The build that such models are usually trained by."""
+    name, blocks = said["model"].get("model"), said["model"].get("blocks")
+    named = named_model(name) if isinstance(name, str) and is_named(name) else None
+    if isinstance(named, BlockModel):
+        blocks = [block.model_dump() for block in named.blocks]
+    if isinstance(blocks, list):
+        tables = any(isinstance(one, Mapping) and one.get("block") == "tables" for one in blocks)
+        return _TABLES if tables else _IMAGES
+    sharding = str(said["training"].get("sharding", ""))
+    return _TORCH if sharding.startswith("fsdp") else _MEGATRON
 
 
 def _model(
@@ -235,7 +249,7 @@ def _model(
 def _context_of_images(model: AnyModel) -> tuple[int, str] | None:
     """Nothing of a list of blocks is as long as a sequence."""
     if not isinstance(model, ModelSpec):
-        return 0, "a sample of this model is one thing, no sequence"
+        return 1, "a sample of this model is one thing, no sequence"
     return (model.sequence(1), "an image's patches and its class token") if model.image_size else None
 
 

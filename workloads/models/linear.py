@@ -304,7 +304,8 @@ def _backward(
     if layer.bias and layer.bias_apart:
         width = y.shape[-1]
         op.parameter(f"{module}.bias", width)
-        op.back(compute("aten::sum.dim_IntList", [y], [y.like(width)], module=module), "weight")
+        if not shard.software.product_activation_fusion:
+            op.back(compute("aten::sum.dim_IntList", [y], [y.like(width)], module=module), "weight")
         op.accumulate((width,), shard.wide_dtype, shard.main_grad_dtype, module)
     if reduction and not shard.software.async_tp_reduce:
         op.back(reduction, "input")

@@ -128,6 +128,11 @@ class BlockModel(AnyModel):
         return 1
 
 
+def module_of(number: int, block: BlockSpec) -> str:
+    """What modules of the block at that place of a list are called."""
+    return block.name or f"{block.block}{number}"
+
+
 def _block(value: Any, where: str) -> BlockSpec:
     if isinstance(value, BlockSpec):
         return value

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
 from simcore.elementary import plain_sum
-from workloads.models.listed import KINDS, BlockModel, Passage
+from workloads.models.listed import KINDS, BlockModel, Passage, module_of
 from workloads.models.local import Shard
 from workloads.models.op_tape import Recompute
 from workloads.models.pieces import ModelPiece, ModelPieces
@@ -54,11 +54,14 @@ def listed_pieces(
                 made[key] = _piece(model, number, index, shard, again, state)
             piece, state = made[key]
             pieces.append(piece)
-    forward = plain_sum(
-        float(kernel.flops) for piece in pieces for kernel in piece.forward if kernel.op_class in _PRODUCTS
-    )
     passes = {"all": 3.0, "none": 1.0}.get(shard.trainable, 2.0)
-    flops = passes * forward / shard.micro_batch
+    flops = plain_sum(
+        kernel.flops * (min(passes, 2.0) if piece.layer_class in shard.frozen else passes)
+        for piece in pieces
+        for kernel in piece.forward
+        if kernel.op_class in _PRODUCTS
+    )
+    flops /= shard.micro_batch
     # Whoever walks them knows the ends by these names.
     first, end = replace(pieces[0], name="embedding"), replace(pieces[-1], name="head")
     return ModelPieces(first, tuple(pieces[1:-1]), end, flops, flops)
@@ -69,7 +72,8 @@ def _piece(
 ) -> tuple[ModelPiece, _Reached]:
     block = model.blocks[number]
     kind = KINDS[block.block]
-    name = block.name or f"{block.block}{number}"
+    name = module_of(number, block)
+    shard = shard.of_class(kind.layer_class)
     tape = shard.tape()
     trains = state.trains
     at = Passage(
@@ -78,10 +82,10 @@ def _piece(
     )  # fmt: skip
     kind.write(at, block)
     piece = tape.piece(
-        name, at.x, input_bytes=state.x.num_bytes, recompute=again, input_grad=trains,
+        name, at.x, input_bytes=state.x.num_bytes, recompute=again, input_grad=at.trains,
         early_stop=shard.software.recompute_early_stop,
     )  # fmt: skip
     piece = replace(piece, layer_class=kind.layer_class)
     beside = tuple((key, tuple(tensors)) for key, tensors in sorted(at.beside.items()))
     own = any(parameter.trainable for parameter in piece.parameters) and not kind.beside
-    return piece, _Reached(at.x, state.trains or own, at.scattered, beside)
+    return piece, _Reached(at.x, at.trains or own, at.scattered, beside)

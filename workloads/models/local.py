@@ -7,13 +7,15 @@ from functools import lru_cache
 
 from simcore.outside import found_in
 from workloads.models.op_tape import OpTape, Recompute
+from workloads.models.pieces import LayerClass
 from workloads.models.recompute import HeldOutput, RecomputeModule
 from workloads.models.software import SoftwareSpec
+from workloads.models.tables import TablesView
 from workloads.models.tensors import Tensor
 
 DTYPES = {
     "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16",
-    "nvfp4": "bfloat16",
+    "nvfp4": "bfloat16", "int8": "int8",
 }  # fmt: skip
 #: What linear layers multiply in, by the precisions in which that is narrower than what is kept.
 NARROW = {"fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1fn_x2"}
@@ -28,7 +30,8 @@ class Shard:
     as long); ``encoder_seq`` its first, in the decoder's view.  ``etp``: tensor parallelism of experts.
     ``trainable``: "all", "none", "lora" (adapters of ``lora_rank`` beside the linear layers that match
     ``lora_targets``), or a regular expression over parameter names.  ``scattered``: residual sums lie in
-    memory channel by channel, see Note [Order in memory] of ``kinds/patches.py``.
+    memory channel by channel, see Note [Order in memory] of ``kinds/patches.py``.  ``views``: by module what
+    this rank holds of tables.  ``frozen``: classes of layers that are not trained; ``is_fixed``: this is one.
     """
 
     micro_batch: int
@@ -53,6 +56,10 @@ class Shard:
     lora_rank: int = 0
     lora_targets: str = r"linear_qkv|linear_proj|linear_fc1|linear_fc2"
     scattered: bool = False
+    optimizer: str = "sgd"
+    views: tuple[tuple[str, TablesView], ...] = ()
+    frozen: tuple[LayerClass, ...] = ()
+    is_fixed: bool = False
 
     @property
     def dtype(self) -> str:
@@ -103,8 +110,18 @@ class Shard:
         """An activation."""
         return Tensor(shape, dtype or self.dtype)
 
+    def view_of(self, module: str) -> TablesView | None:
+        """What this rank holds of the tables of that module; None: all of them."""
+        return next((view for name, view in self.views if name == module), None)
+
+    def of_class(self, layers: LayerClass) -> Shard:
+        """The view of layers of that class."""
+        return replace(self, is_fixed=True) if layers in self.frozen else self
+
     def trains(self, parameter: str) -> bool:
         """Whether the parameter of that name is trained."""
+        if self.is_fixed:
+            return False
         if self.trainable in ("all", "none"):
             return self.trainable == "all"
         if self.trainable == "lora":

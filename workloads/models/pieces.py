@@ -35,6 +35,8 @@ class KernelLaunch:
     what earlier microbatches left.  ``launches``: kernels that the entry stands for (the products of all
     experts on a few streams); the host pays for each.  ``scratch_bytes``: what it allocates beside what it
     writes, and gives back behind it.  ``buffered``: what it writes lies in a buffer that is never given back.
+    ``leaves``: the next piece does not wait for it, but whichever first ``awaits`` what it leaves under that
+    name.
     """
 
     name: str
@@ -61,6 +63,8 @@ class KernelLaunch:
     host_us: float = 0.0
     scratch_bytes: int = 0
     buffered: bool = False
+    leaves: str = ""
+    awaits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,13 @@ class SoftwareSpec(Frozen):
     ``autocast``: parameters and residual sums stay in fp32, see ``autocast.py``;  ``channels_last``: images
     lie pixel by pixel, see Note [Order of channels] of ``images.py``.  ``norm_activation_fusion``: one kernel
     for a batch norm, the residual sum and the activation behind it.
+    ``lookup_kernels``: one for all tables of a rank, one each, or what TensorFlow's feature columns make of
+    each ("columns"); ``table_update``, ``keys_ahead``: see Note
+    [Lookups] of ``kinds/tables.py``; ``embedding_output``: the dtype of sums of rows, which travel;
+    ``key_dtype``: that of keys, of which each GPU gets its own samples' from the host, or all
+    (``keys_whole``).  ``fused_interaction``: one kernel for products of features, or for a cross.
+    ``weight_gradients_late``: they are put off, see ``workloads/parallel/put_off.py``.
+    ``product_activation_fusion``: a layer's product applies its activation (cuBLASLt).
     ``metric_losses``: losses of the same logits that metrics compute behind each backward (Composer).
     ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
     of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward, and
@@ -89,6 +96,7 @@ class SoftwareSpec(Frozen):
     kernel fuses them, as large as the largest and never given back (Megatron's own layers).
     ``allocator``: settings of PyTorch's caching allocator, as ``PYTORCH_ALLOC_CONF`` has them;
     ``planned_memory``: there is none, a compiler lays out all that a step needs (XLA).
+    ``input_us_per_sample``: what the host does for a sample before its batch can be looked up.
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph, and no host waits for what it would only learn then.
@@ -116,6 +124,15 @@ class SoftwareSpec(Frozen):
     autocast: bool = False
     channels_last: bool = True
     norm_activation_fusion: bool = False
+    lookup_kernels: Literal["grouped", "each", "columns"] = "grouped"
+    table_update: Literal["fused", "sorted", "atomic"] = "fused"
+    embedding_output: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    key_dtype: Literal["int64", "int32"] = "int64"
+    keys_ahead: bool = False
+    weight_gradients_late: bool = False
+    keys_whole: bool = False
+    fused_interaction: bool = False
+    product_activation_fusion: bool = False
     metric_losses: int = Field(default=0, ge=0, le=64)
     logits_fp32: bool = True
     fused_qkv: bool = True
@@ -151,6 +168,7 @@ class SoftwareSpec(Frozen):
     global_buffer: bool = False
     allocator: str = Field(default="", max_length=1000)
     planned_memory: bool = False
+    input_us_per_sample: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     cuda_graphs: bool = False
     transformer_engine: bool = False

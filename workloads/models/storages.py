@@ -126,7 +126,7 @@ class _StorageWalk:
         for one in self.found:
             if one.kernel is not None and one.kernel.module == LOGITS and one.op < 0:
                 one.released = forward - 1
-        ends = piece.output_bytes and piece.name != "head"
+        ends = (piece.output_bytes or ids) and piece.name != "head"
         output = self._last(piece.output_bytes, piece.forward[-1:], 0) if ends else -1
         visible = [OUTPUT_GRADIENT, *(n for n, one in enumerate(self.found) if one.op >= 0)]
         visible += [INPUT] if origins.keeps_input else []

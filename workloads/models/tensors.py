@@ -10,8 +10,8 @@ from simcore.collectives.kinds import kind_of
 from workloads.models.pieces import KernelLaunch
 
 ELEMENT_BYTES = {
-    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int64": 8, "int32": 4, "bool": 1,
-    "uint8": 1, "float4_e2m1fn_x2": 1,
+    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int64": 8, "int32": 4, "int8": 1,
+    "bool": 1, "uint8": 1, "float4_e2m1fn_x2": 1,
 }  # fmt: skip
 #: Half a byte, and a byte of scale for each 16 (NVFP4).
 _FP4, _FP4_BITS = "float4_e2m1fn_x2", 4.5

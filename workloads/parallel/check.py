@@ -49,6 +49,11 @@ def _check_size(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec)
         )
     if training.trainable not in ("all", "none", "lora"):
         found_in(training.trainable, (), "training.trainable")
+    if training.frozen and isinstance(model, ModelSpec):
+        raise InputError(
+            f"training.frozen: classes of layers are frozen of lists of blocks, {model.name!r} is a"
+            " transformer; nearest: training.trainable, a regular expression over parameter names"
+        )
 
 
 def _check_recomputed(model: AnyModel, training: TrainingSpec) -> None:

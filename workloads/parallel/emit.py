@@ -41,6 +41,7 @@ class OpWriter:
         self._launch = _GRAPH if software.cuda_graphs else -1
         self.last: OpHandle | None = None  # latest op on the compute stream
         self._open: list[Source] = []
+        self._left: dict[str, Source] = {}  # under way until somebody asks for it by name
         self.beside: list[Source] = []  # an exchange beside another microbatch's compute
 
     def wait_for(self, *sources: Source) -> None:
@@ -70,6 +71,7 @@ class OpWriter:
             if kernel.stream == EP_STREAM and not self._paired:
                 kernel = replace(kernel, stream=COMPUTE)
             waits: list[Source] = [handles[source] for source in kernel.waits_for]
+            waits += [self._left.pop(name) for name in kernel.awaits if name in self._left]
             if kernel.stream == COMPUTE:
                 waits += self._open
                 self._open = []
@@ -79,7 +81,9 @@ class OpWriter:
             handles.append(handle)
             if kernel.name == HOST_SYNC:
                 continue
-            if kernel.stream == COMPUTE:
+            if kernel.leaves:
+                self._left[kernel.leaves] = handle
+            elif kernel.stream == COMPUTE:
                 self.last = handle
             elif kernel.stream == EP_STREAM:
                 self._open.extend(self.beside)
@@ -181,6 +185,11 @@ class OpWriter:
     def _compute(
         self, kernel: KernelLaunch, waits: Sequence[Source], phase: str, layer: int, stream: str
     ) -> OpHandle:
+        if kernel.name.startswith("memcpy_htod"):  # by a copy engine, over PCIe
+            return self.template.memcpy(
+                kernel.name, kernel.bytes_read, stream=stream, waits=waits, phase=phase, layer=layer,
+                module=kernel.module, dtype=kernel.dtype, in_shapes=_shapes(kernel.in_shapes),
+            )  # fmt: skip
         return self.template.compute(
             kernel.name, stream=stream, waits=waits, phase=phase, layer=layer, module=kernel.module,
             op_class=kernel.op_class, dtype=kernel.dtype, in_shapes=_shapes(kernel.in_shapes),

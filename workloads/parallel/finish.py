@@ -186,7 +186,9 @@ def _foreach_momentum(grads: Tensor, x: Tensor) -> list[KernelLaunch]:
 
 def _each_tensor(job: Job, kernels: list[KernelLaunch], numel: int) -> list[KernelLaunch]:
     """The same passes over each parameter alone."""
-    parameters = [p for piece in job.pieces.all_pieces for p in piece.parameters if p.trainable]
+    parameters = [
+        p for piece in job.pieces.all_pieces for p in piece.parameters if p.trainable and p.group != "table"
+    ]
     total = sum(parameter.numel for parameter in parameters)
     found = []
     for parameter in parameters:

@@ -23,6 +23,7 @@ from workloads.parallel.check import check_job, check_trains
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.finish import finish_step
 from workloads.parallel.job import Job
+from workloads.parallel.members import members_of
 from workloads.parallel.memory import memory_profile
 from workloads.parallel.message_ops import MessageWriter
 from workloads.parallel.messages import ActionMessages, StageMessage, plan_messages
@@ -35,6 +36,7 @@ from workloads.parallel.passes import (
 )
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
+from workloads.parallel.strategy import StrategySpec
 
 
 def generate(
@@ -114,11 +116,12 @@ class _Generator:
                 "kernels": "flash",
                 "generated": True,
                 "recompute": t.recompute,
-                "parallel": p.model_dump(),
+                "parallel": p.model_dump(exclude={"strategy"} if p.strategy == StrategySpec() else None),
                 "training": t.model_dump(),
             },
         )
         job.mesh.declare(self._build)
+        self._members = members_of(job)
         self._messages = MessageWriter(job)
         self._templates: dict[_Variant | _Pair, TemplateBuilder] = {}
 
@@ -134,8 +137,13 @@ class _Generator:
             per_peer=job.p2p_per_peer,
             in_turn=job.as_launched,
         )
-        for stage, actions in enumerate(schedule):
-            self._stage(stage, actions, before[stage], exchanges[stage])
+        for number, (ranks, member) in enumerate(self._members):
+            self._job = member
+            for stage, actions in enumerate(schedule):
+                own = job.mesh.stage_ranks(stage) if len(self._members) == 1 else ranks
+                self._stage(
+                    stage, actions, before[stage], exchanges[stage], own, f".{number}" if number else ""
+                )
         return self._build.build()
 
     def _stage(
@@ -144,6 +152,8 @@ class _Generator:
         actions: list[Action],
         before: tuple[StageMessage, ...],
         exchanges: list[ActionMessages],
+        ranks: list[int],
+        suffix: str,
     ) -> None:
         job = self._job
         chunks = job.chunks[stage]
@@ -194,10 +204,10 @@ class _Generator:
             if len(end):
                 skeleton.append((end, -1, 0))
         self._build.program(
-            job.mesh.stage_ranks(stage),
+            ranks,
             skeleton,
             stage=stage,
-            name=f"stage{stage}",
+            name=f"stage{stage}{suffix}",
             layer_offset=tuple(chunk.first_layer for chunk in chunks),
             memory=memory_profile(job, stage, actions),
         )

@@ -12,6 +12,7 @@ from workloads.models.local import DTYPES, Shard
 from workloads.models.model import AnyModel
 from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.software import SoftwareSpec
+from workloads.models.tables import TablesView
 from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.mesh import Mesh
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -52,6 +53,7 @@ class Described(Protocol):
 class Job:
     """A model, how it is trained, how it is spread, and the build that runs it.
 
+    ``views``: what a rank holds of tables, see ``members.py``.
     ``as_launched``: with what Megatron-Core does beside the model's kernels, as ``megatron_step.py`` has it.
     """
 
@@ -60,6 +62,7 @@ class Job:
     training: TrainingSpec
     software: SoftwareSpec
     as_launched: bool = False
+    views: tuple[tuple[str, TablesView], ...] = ()
 
     @classmethod
     def of(cls, described: Described) -> Job:
@@ -88,7 +91,7 @@ class Job:
             recompute_modules=t.recompute_modules, recompute_keeps=t.recompute_keeps,
             tp_overlap=t.tp_overlap, ep_overlap=t.ep_overlap,
             software=self.software, decoder_seq=t.decoder_seq, trainable=t.trainable, lora_rank=t.lora_rank,
-            lora_targets=t.lora_targets,
+            lora_targets=t.lora_targets, optimizer=t.optimizer, views=self.views, frozen=t.frozen,
         )  # fmt: skip
 
     @cached_property
@@ -178,13 +181,14 @@ class Job:
     def numel(self, pieces: tuple[ModelPiece, ...], group: str = "", *, trainable: bool = False) -> int:
         """Elements of the parameters of ``pieces`` on one rank before sharding.
 
-        Of one ``group`` or of all; with ``trainable`` without those that are frozen.
+        Of one ``group`` or of all but tables, which have their own (``members.py``); with ``trainable``
+        without those that are frozen.
         """
         return sum(
             numel
             for piece in pieces
             for (of, trains), numel in piece.numel.items()
-            if (not group or of == group) and (trains or not trainable)
+            if of == (group or of) and (group or of != "table") and (trains or not trainable)
         )
 
 

@@ -29,7 +29,7 @@ from workloads.models.storages import Pass
 from workloads.parallel.actions import ends_of
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
-from workloads.parallel.static import static_memory
+from workloads.parallel.static import fullest, static_memory
 from workloads.parallel.working import ChunkWalk, WalkedPasses, head_between
 
 #: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
@@ -109,7 +109,7 @@ def estimate_memory(job: Job, stage: int, actions: Sequence[Action]) -> MemoryEs
 
 def peak_bytes(job: Job) -> int:
     """What the allocator holds on the fullest stage.  InputError where its schedule cannot be."""
-    p = job.parallel
+    job, p = fullest(job), job.parallel
     states = _occupancies_of(
         p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
         job.training.trainable == "none", job.is_fsdp,
@@ -131,7 +131,7 @@ def least_bytes(job: Job) -> int:
 
     No pass is walked, which is what takes time.  InputError where the job's schedule cannot be.
     """
-    p = job.parallel
+    job, p = fullest(job), job.parallel
     states = _occupancies_of(
         p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
         job.training.trainable == "none", in_turn=False,

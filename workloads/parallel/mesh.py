@@ -83,6 +83,9 @@ class Mesh:
             "expert_dp": (experts["dp"],),
             "world": ((self.parallel.world_size, 1),),
         }
+        if self.local_ranks < self.parallel.world_size and self.parallel.strategy.is_said:
+            inner = self.local_ranks
+            wanted |= {"intra": ((inner, 1),), "inter": ((self.parallel.world_size // inner, inner),)}
         if self.two_way:
             wanted["pp_bwd"] = wanted["pp"]
         if self.shard_ranks < self.replicas:
@@ -93,6 +96,11 @@ class Mesh:
         wanted |= {axis.name: (dense[axis.name],) for axis in further_axes()}
         joined = {name: _joined(dims) for name, dims in wanted.items()}
         return {name: dims for name, dims in joined.items() if dims}
+
+    @property
+    def local_ranks(self) -> int:
+        """Ranks of the inner level of strategies."""
+        return min(self.parallel.strategy.local or 8, self.parallel.world_size)
 
     @property
     def two_way(self) -> bool:

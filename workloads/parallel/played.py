@@ -14,6 +14,7 @@ from workloads.parallel.job import Job
 from workloads.parallel.lasting import EMBEDDING, HEAD, NO_LAYER, OPTIMIZER, StorageHolder
 from workloads.parallel.lifetimes import StageLifetimes, stage_lifetimes
 from workloads.parallel.memory import MemoryEstimate, enough_microbatches, estimate_memory
+from workloads.parallel.static import fullest
 
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 _ENDS: Final = {EMBEDDING: "the embedding", HEAD: "the head"}
@@ -108,6 +109,7 @@ def played_stages(job: Job, *, near: float = 0.0, only: int | None = None) -> li
     allocator (``software.allocator``) that PyTorch refuses.
     """
     check_job(job.model, job.parallel, job.training)
+    job = fullest(job)
     settings = AllocatorSettings.from_text(job.software.allocator)
     schedule = shortened(job)
     estimates = [estimate_memory(job, stage, actions) for stage, actions in enumerate(schedule)]

@@ -18,6 +18,7 @@ from simcore.graph import OpHandle
 from workloads.models.local import DTYPES
 from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
+from workloads.parallel import put_off
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
@@ -75,7 +76,7 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
                 closed[group] = closed.get(group, 0) + 1
                 found.append(GradBucket(group, filled.pop(group), position, latest.pop(group)))
     found.extend(GradBucket(group, numel, *ends[group]) for group, numel in sorted(filled.items()) if numel)
-    return [bucket for bucket in found if group_size(job, bucket.group) > 1]
+    return [bucket for bucket in found if bucket.group != "table" and group_size(job, bucket.group) > 1]
 
 
 def _is_alone(job: Job, parameter: Parameter) -> bool:
@@ -90,6 +91,8 @@ def _limit(job: Job, chunk: Chunk, closed: int) -> int:
     Megatron-Core has buckets on the first stage's first chunk only: the others' reductions are not critical.
     """
     training = job.training
+    if training.bucket_bytes and not training.bucket_parameters:
+        return 0
     if training.bucket_bytes:
         num_bytes = min(training.bucket_bytes, _FIRST_BUCKET_BYTES) if not closed else training.bucket_bytes
         return max(1, num_bytes // element_bytes(training.grad_dtype))
@@ -165,6 +168,9 @@ def backward(
     ready = reduces and reduced_in_backward(job, chunk, last=last)
     buckets = buckets_of(job, chunk, kernels) if ready else []
     reduced: list[tuple[GradBucket, OpHandle]] = []
+    if job.software.weight_gradients_late:
+        put_off.backward(writer, chunk, kernels, _reducer(writer, job, buckets, reduced))
+        return
     for position in reversed(range(len(chunk.pieces))):
         hooks: dict[int, list[GradBucket]] = {}
         for bucket in buckets:
@@ -174,7 +180,7 @@ def backward(
             kernels(chunk.pieces[position]), phase="bwd", layer=chunk.layers[position],
             after={at: _reducer(writer, job, full, reduced) for at, full in hooks.items()},
         )  # fmt: skip
-    if job.training.bucket_bytes:
+    if job.training.bucket_bytes and job.training.bucket_parameters:
         _copy_back(writer, job, reduced)
 
 

@@ -11,8 +11,10 @@ from pydantic import Field
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
 from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
 from workloads.models.model import AnyModel
+from workloads.models.pieces import LayerClass
 from workloads.models.recompute import HeldOutput, RecomputeModule
 from workloads.parallel.axis import AXES, ORDER, further_axes
+from workloads.parallel.strategy import StrategySpec
 
 #: Shardings under which each rank has its gradients, and so its parameters, whole.
 WHOLE_GRADIENTS: Final = ("ddp", "zero1")
@@ -29,6 +31,7 @@ class ParallelSpec(Extensible):
     ``dp_shard``: ranks over which ZeRO/FSDP shards (0: all of dp); dp / dp_shard replicas (HSDP).
     ``virtual_stages``: model chunks per pipeline stage.  ``stage_layers``: layers of each (virtual) stage in
     order, empty for an even split; ``embedding_as_layer``/``head_as_layer``: they count as a layer there.
+    ``strategy``: what each class of layers does on two levels, of lists of blocks.
     """
 
     tp: Rows = 1
@@ -47,6 +50,7 @@ class ParallelSpec(Extensible):
     head_as_layer: bool = False
     cp_style: Literal["ring", "all_gather", "ulysses", "torch"] = "ring"
     order: str = ORDER  # fastest-varying axis first
+    strategy: StrategySpec = StrategySpec()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -102,15 +106,16 @@ class TrainingSpec(Frozen):
     False keeps gathered parameters until backward.  ``prefetch``: units gathered ahead.  ``*_dtype`` name
     what gradients are reduced in, parameters gathered in, and what the optimizer keeps.
     ``trainable``: "all", "none" (forward only), "lora" (adapters of ``lora_rank`` beside the linear layers
-    that match ``lora_targets``), or a regular expression over parameter names.  ``decoder_seq``: tokens of an
-    encoder-decoder's second sequence (0: as ``seq``).
+    that match ``lora_targets``), or a regular expression over parameter names.  ``frozen``: classes of layers
+    of a list of blocks that are not trained.  ``decoder_seq``: tokens of an encoder-decoder's second sequence
+    (0: as ``seq``).
     """
 
-    micro_batch: Annotated[int, Field(gt=0, le=1 << 16)] = 1
+    micro_batch: Annotated[int, Field(gt=0, le=1 << 22)] = 1
     global_batch: Annotated[int, Field(gt=0, le=1 << 40)] = 1
     seq: Rows = 2048
     decoder_seq: RowsOrNone = 0
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"] = "bf16"
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4", "int8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
     recompute_keeps: tuple[HeldOutput, ...] = ()  # outputs that "full" keeps
@@ -146,6 +151,7 @@ class TrainingSpec(Frozen):
     # what they need is held; when they are computed a step's time does not tell.
     deferred_head_gradients: int = Field(default=-1, ge=-1, le=1 << 16)
     trainable: str = "all"
+    frozen: tuple[LayerClass, ...] = ()
     lora_rank: WidthOrNone = 0
     lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"
 

@@ -9,10 +9,13 @@ from math import prod
 from typing import Final
 
 from workloads.models.local import NARROW
+from workloads.models.lookups import STATES
 from workloads.models.pieces import ModelPiece
+from workloads.models.tables import row_bytes, whole_view
 from workloads.models.tensors import Tensor
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.members import members_of, tables_of
 from workloads.parallel.muon import orthogonalised_numel
 
 #: Bytes of an element of what optimizers work in.
@@ -105,12 +108,14 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
     narrow = training.precision in ("bf16", "fp16", *NARROW) and not job.shard.casts
     has_master = job.is_fsdp or narrow
     masters = min(states, WIDE) if has_master else 0
+    weights, moments = table_bytes(job)
+    parameters += weights
     return StaticMemory(
         parameters=parameters,
         gradients=gradients,
         reduced=reduced,
         masters=owned * masters,
-        moments=owned * (states - masters) + _adams(job, pieces, owned, trainable),
+        moments=owned * (states - masters) + _adams(job, pieces, owned, trainable) + moments,
         buckets=_buckets(job, trainable),
         kept=_kept(job, pieces),
         step=_step(job, owned),
@@ -144,6 +149,27 @@ def _narrow_weights(job: Job, pieces: Sequence[ModelPiece]) -> int:
 def _fp8_bytes(job: Job) -> int:
     """Of a weight's element: itself, and where it has one that of its transpose."""
     return 2 if job.software.fp8_weight_transposes else 1
+
+
+def fullest(job: Job) -> Job:
+    """The job as those of its ranks see it that hold most of its tables."""
+    if job.views or not tables_of(job):
+        return job
+    return max((own for _, own in members_of(job)), key=lambda own: sum(table_bytes(own)))
+
+
+def table_bytes(job: Job) -> tuple[int, int]:
+    """Bytes in HBM of the tables that a rank holds alone, and of what an optimizer keeps of them."""
+    weights = states = 0
+    for name, block in tables_of(job):
+        view = dict(job.views).get(name) or whole_view(block.tables)
+        near = block.cached if block.memory == "uvm" else 1.0
+        columns, single = STATES.get(block.optimizer or job.training.optimizer, (0, 0))
+        for one in view.held:
+            weights += round(near * one.numel * row_bytes(block.dtype))
+            if job.shard.of_class("embedding").trains(f"{name}.weight"):
+                states += round(near * WIDE * (columns * one.numel + single * one.rows * one.count))
+    return weights, states
 
 
 def narrow_bytes(job: Job) -> int:

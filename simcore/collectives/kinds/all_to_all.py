@@ -1,17 +1,21 @@
 """all_to_all: every rank has a piece for every other.  The size is one rank's input.
 
-NCCL has no kernel for it: frameworks group sends and receives.  Libraries for mixtures of experts exchange in
-two levels (:mod:`simcore.collectives.two_level`), or by kernels of their own (:class:`TokenExchange`).
+NCCL has no kernel for it: frameworks group sends and receives.  Pieces may differ (:class:`Uneven`).
+Libraries for mixtures of experts exchange in two levels (:mod:`simcore.collectives.two_level`), or by
+kernels of their own (:class:`TokenExchange`).
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from simcore.collectives.kinds.collective import Collective, register
-from simcore.collectives.kinds.schedule import Schedule, Transfer, split
+from simcore.collectives.kinds.schedule import Generator, Schedule, Transfer, split
 from simcore.errors import InputError
 
 
@@ -86,13 +90,97 @@ class TokenExchange:
         found = _NAME.fullmatch(collective)
         if found is None or not int(found[1]) or not float(found[2]):
             raise InputError(
-                f"collective {collective!r}: an exchange of tokens is called all_to_all:sms=COUNT,gpus=NUMBER"
+                f"collective {collective[:80]!r}: an exchange of tokens is called"
+                " all_to_all:sms=COUNT,gpus=NUMBER, an uneven one all_to_all:from=SHARE,..."
             )
         return cls(int(found[1]), float(found[2]))
 
 
-def _token_exchange(name: str) -> Collective:
-    return replace(ALL_TO_ALL, name=name, kernel=TokenExchange.parse(name))
+@dataclass(frozen=True)
+class Uneven:
+    """An exchange whose pieces differ: ``shares`` of ranks, by who sends ("from"), who gets ("to") or for
+    each pair, senders first ("pairs").
+
+    As the name of a collective: ``all_to_all:from=26,13,13``.  Its size is what an average rank puts in; a
+    piece is its share of all that is put in.
+    """
+
+    side: str
+    shares: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"all_to_all:{self.side}={','.join(map(str, self.shares))}"
+
+    @classmethod
+    def parse(cls, collective: str) -> Uneven | None:
+        """From a collective's name; None for another.  InputError for shares that cannot be."""
+        found = _UNEVEN.fullmatch(collective)
+        if found is None:
+            return None
+        shares = tuple(int(share) for share in found[2].split(","))
+        if not any(shares):
+            raise InputError(f"collective {collective[:80]!r}: no rank has anything to send")
+        return cls(found[1], shares)
+
+    def piece(self, src: int, dst: int, num_ranks: int) -> float:
+        """What ``src`` has for ``dst``, in parts of the size that an equal piece has 1 of."""
+        if self.side == "pairs":
+            share = self.shares[src * num_ranks + dst] * num_ranks
+        else:
+            share = self.shares[src if self.side == "from" else dst]
+        return share * num_ranks / sum(self.shares)
+
+    def check(self, num_ranks: int) -> None:
+        """InputError where there are not as many shares as ranks (or pairs)."""
+        wanted = num_ranks**2 if self.side == "pairs" else num_ranks
+        if len(self.shares) != wanted:
+            raise InputError(f"{str(self)[:80]!r} has {len(self.shares)} shares for {num_ranks} ranks")
+
+
+_UNEVEN: Final = re.compile(r"all_to_all:(from|to|pairs)=(\d{1,12}(?:,\d{1,12})*)")
+
+
+def uneven(side: str, shares: Sequence[int]) -> str:
+    """The name of an exchange of such shares, in smallest numbers; of equal ones that of the usual one."""
+    if len(set(shares)) <= 1:
+        return "all_to_all"
+    common = math.gcd(*shares) or 1
+    return str(Uneven(side, tuple(share // common for share in shares)))
+
+
+def _uneven_schedule(how: Uneven) -> Generator:
+    def steps(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+        del chunks
+        how.check(num_ranks)
+        sizes = [
+            [round(how.piece(src, dst, num_ranks) * num_bytes / num_ranks) for dst in range(num_ranks)]
+            for src in range(num_ranks)
+        ]
+        for step in range(1, num_ranks):
+            for src in range(num_ranks):
+                dst = (src + step) % num_ranks
+                offset = sum(sizes[src][:dst])
+                for channel, (low, length) in enumerate(split(sizes[src][dst], channels)):
+                    yield Transfer(step - 1, channel, src, dst, dst, offset + low, length, False)
+
+    return steps
+
+
+def _pieces(how: Uneven) -> Callable[[int, int, int], float]:
+    def piece(src: int, dst: int, num_ranks: int) -> float:
+        how.check(num_ranks)
+        return how.piece(src, dst, num_ranks)
+
+    return piece
+
+
+@lru_cache(maxsize=256)
+def _variant(name: str) -> Collective:
+    how = Uneven.parse(name)
+    if how is None:
+        return replace(ALL_TO_ALL, name=name, kernel=TokenExchange.parse(name))
+    schedules = {"pairwise": _uneven_schedule(how)}
+    return replace(ALL_TO_ALL, name=name, schedules=schedules, pieces=_pieces(how))
 
 
 ALL_TO_ALL = register(
@@ -100,6 +188,6 @@ ALL_TO_ALL = register(
         "all_to_all",
         {"pairwise": _pairwise, "hierarchical": hierarchical_all_to_all},
         grouped=True,
-        variant=_token_exchange,
+        variant=_variant,
     )
 )

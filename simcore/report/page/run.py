@@ -80,7 +80,8 @@ def _answer(info: RunInfo, analysis: StepAnalysis) -> str:
     cards = [("Step time", format_time(info.step_ps), _band(info), "step_time_s", s_from_ps(info.step_ps))]
     if rates.tokens_per_s:
         per_gpu = f"{rates.tokens_per_s / info.workload.world_size:,.0f} a GPU"
-        cards.append(("Tokens/s", f"{rates.tokens_per_s:,.0f}", per_gpu, "tokens_per_s", rates.tokens_per_s))
+        label = f"{info.workload.counted.capitalize()}/s"
+        cards.append((label, f"{rates.tokens_per_s:,.0f}", per_gpu, "tokens_per_s", rates.tokens_per_s))
     if known:
         both = f"all scores {rates.mfu_full_attention:.1%}, executed (HFU) {rates.hfu:.1%}"
         cards.append(("MFU, causal attention once", f"{rates.mfu:.1%}", both, "mfu", rates.mfu))

@@ -30,7 +30,8 @@ def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     if found is None or not (found.cluster or row.counts_samples):
         raise InputError(f"{row.id}: no profile for GPU {kind!r}; known: {known_clusters()}")
     profile = found.cluster or "pcie"
-    if profile == "v100" and not re.search(_DGX2, kind, re.IGNORECASE):
+    said = f"{kind} {row.text('gpu_notes')}"
+    if profile == "v100" and not re.search(_DGX2, said, re.IGNORECASE):
         profile = "dgx1v"
     if profile.startswith("a100") and re.search(_FOUR_PER_NODE, _said(row), re.IGNORECASE):
         profile = "hgx4-a100"

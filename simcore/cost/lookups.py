@@ -1,0 +1,156 @@
+"""Lookups in embedding tables, their gradients, and the sorting of keys.
+
+Note [Rows of tables].  A lookup reads a row of a table at random: whole sectors of HBM, at less than a
+stream's rate.  Of rows that are looked up more than once only the first reading comes from HBM where L2 keeps
+them: all of a small table, and the popular ones of a large one.  The k-th most popular of R rows is looked
+up in proportion to ``k ** -zipf`` (0: all alike), which ``.zipf=`` at the end of a kernel's name says; L2
+keeps the most popular rows that fit beside what streams through it.
+
+A gradient is the sum over all lookups of a row: keys are sorted (``key_sort``), then each row that was looked
+up is read with its optimizer's state, changed and written once, while the gradients of its lookups are read
+in turn.  ``.atomic`` adds each lookup's gradient into the row where it lies instead: popular rows are met in
+L2, which adds at the rate of its slices.
+Shapes: weights ``[rows, dim]`` (``[tables, rows, dim]``: as many alike) of each table, then as many lists of
+keys ``[lookups]``, then what is read beside them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final, NamedTuple
+
+from simcore.cost.kernel import Context, KernelShape, Work, formula, numel
+from simcore.cost.memory_bound import streaming_work, tensor_bytes, traffic_class
+from simcore.popularity import distinct_rows, share_of_first
+
+#: Bytes that HBM hands out at once of a row (two sectors: L2 fetches sectors by twos on A100 and H100 unless
+#: told otherwise, CUDA programming guide, cudaLimitMaxL2FetchGranularity).
+_BURST: Final = 64
+#: Share of usable bandwidth that rows read at random reach: FBGEMM's table batched embeddings read 128
+#: columns in fp32 at 1.1 to 1.2 TB/s of 1.555 on A100 (arXiv 2101.05615; the stream itself reaches 0.9).
+_RANDOM_SHARE: Final = 0.82
+#: Share of L2 that rows may stay in while others stream through.
+_KEPT_SHARE: Final = 0.5
+#: Bits of a key that one pass of a radix sort takes, and bytes of a key and what goes with it (CUB onesweep:
+#: each pass reads and writes both; one more reading counts digits).
+_RADIX_BITS: Final = 8
+_PAIR: Final = 8
+_KEY: Final = 8
+#: fp32 additions that L2 does per clock and SM's share of its slices: one sector per slice and two clocks
+#: (measured for atomicAdd on A100: 2.4 of 5.1 TB/s).
+_ATOMIC_SHARE: Final = 0.45
+_ZIPF: Final = re.compile(r"\.zipf=(\d+(?:\.\d+)?)")
+
+
+class Looked(NamedTuple):
+    """A table as a kernel sees it."""
+
+    tables: int
+    rows: int
+    dim: int
+    lookups: int
+
+
+def tables_of(kernel: KernelShape) -> list[Looked]:
+    """The tables that a kernel's shapes tell, each with its lookups."""
+    weights = [shape for shape in kernel.in_shapes if len(shape) >= 2]
+    keys = [shape for shape in kernel.in_shapes if len(shape) == 1]
+    found = []
+    for weight, key in zip(weights, keys, strict=False):
+        *several, rows, dim = weight
+        found.append(Looked(max(1, math.prod(several)), rows, dim, key[0]))
+    return found
+
+
+def zipf_of(name: str) -> float:
+    """The exponent that a kernel's name tells; 0 where it tells none."""
+    found = _ZIPF.search(name)
+    return float(found[1]) if found else 0.0
+
+
+def _sectors(num_bytes: int) -> int:
+    return -(-num_bytes // _BURST) * _BURST
+
+
+def _read_of_rows(tables: list[Looked], zipf: float, size: int, context: Context) -> tuple[float, float]:
+    """(bytes from HBM, bytes through L2) of all lookups."""
+    cold = through = 0.0
+    room = _KEPT_SHARE * context.gpu.l2_bytes
+    total = sum(one.lookups for one in tables) or 1
+    for one in tables:
+        row, count = _sectors(one.dim * size), one.tables * one.rows
+        kept = room * one.lookups / total / row
+        each = one.lookups / one.tables
+        missed = one.lookups * (1 - share_of_first(kept / one.tables, one.rows, zipf))
+        first = one.tables * distinct_rows(each, one.rows, zipf)
+        fits = count <= kept
+        cold += row * (first if fits else max(first, missed))
+        through += row * one.lookups
+    return cold, through
+
+
+@formula("lookup_fwd")
+def lookup(kernel: KernelShape, context: Context) -> Work:
+    """See Note [Rows of tables]."""
+    tables = tables_of(kernel)
+    p = traffic_class("embedding_fwd", context)
+    if not tables:
+        return streaming_work(sum(tensor_bytes(kernel)), 1, p, context)
+    cold, through = _read_of_rows(tables, zipf_of(kernel.name), kernel.element_bytes, context)
+    _, written = tensor_bytes(kernel)
+    beside = written + _KEY * sum(one.lookups for one in tables)
+    return _random(cold, through, beside, 1, context)
+
+
+@formula("lookup_bwd")
+def update(kernel: KernelShape, context: Context) -> Work:
+    """The sums of gradients into rows and their optimizer; see Note [Rows of tables].
+
+    What is read beside weights and keys is the gradient of the output, in 16 bits where the name has
+    ``.g16``; what is written tells, behind the weights, the optimizer's states of each table.
+    """
+    tables = tables_of(kernel)
+    if not tables:
+        return streaming_work(sum(tensor_bytes(kernel)), 1, traffic_class("embedding_bwd", context), context)
+    zipf, size = zipf_of(kernel.name), kernel.element_bytes
+    states = kernel.out_shapes[len(tables) :]
+    gradient = kernel.in_shapes[2 * len(tables)] if len(kernel.in_shapes) > 2 * len(tables) else (0,)
+    narrow = 2 if ".g16" in kernel.name else 4
+    gradients = float(numel(gradient) * narrow)
+    rows = again = changed = 0.0
+    for number, one in enumerate(tables):
+        met = one.tables * distinct_rows(one.lookups / one.tables, one.rows, zipf)
+        state = states[number] if number < len(states) else (0,)
+        wide = _sectors(4 * state[-1]) if numel(state) else 0
+        row = _sectors(one.dim * size)
+        if ".atomic" in kernel.name:
+            rows += 2 * row * met
+            again += row * one.lookups
+        else:
+            rows += 2 * (row + wide) * met
+        changed += one.dim * narrow * one.lookups
+    # Gradients of pooled rows are read for every lookup: from HBM once, then from L2 where they fit.
+    fits = gradients <= _KEPT_SHARE * context.gpu.l2_bytes
+    read = gradients if fits else max(gradients, changed)
+    cold = rows + read
+    through = rows + changed + again / _ATOMIC_SHARE
+    return _random(cold, through, _KEY * float(sum(one.lookups for one in tables)), 1, context)
+
+
+@formula("key_sort")
+def sort(kernel: KernelShape, context: Context) -> Work:
+    """A radix sort of keys with their places: passes over both, each digit counted before."""
+    keys = kernel.in_shapes[0][0] if kernel.in_shapes and kernel.in_shapes[0] else 0
+    rows = kernel.in_shapes[1][0] if len(kernel.in_shapes) > 1 and kernel.in_shapes[1] else keys
+    passes = max(1, -(-max(1, (rows - 1).bit_length()) // _RADIX_BITS))
+    moved = keys * (2 * _PAIR * passes + _PAIR)
+    return streaming_work(float(moved), 2 + passes, traffic_class("transpose", context), context)
+
+
+def _random(cold: float, through: float, streamed: float, launches: int, context: Context) -> Work:
+    """Rows at random, and what streams beside them."""
+    gpu, memory = context.gpu, context.parameters.memory
+    usable = context.hbm_bytes_per_s
+    sm_s = max(cold / (usable * _RANDOM_SHARE) + streamed / usable, (through + streamed) / gpu.l2_bytes_per_s)
+    return Work(sm_s, cold + streamed, 2 * memory.prologue_s, 0, 1, launches)

@@ -1,0 +1,96 @@
+"""Lookups in tables, their updates, sorts of keys: bytes from HBM and time, derived by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcore.cost import KernelShape, RooflineCost
+from simcore.hardware import load_gpu
+from simcore.popularity import distinct_rows, rows_above, share_of_first
+
+GPU = load_gpu("a100-80")
+COST = RooflineCost(GPU)
+ROWS, DIM, LOOKUPS = 10_000_000, 128, 1 << 20
+
+
+def _kernel(name: str, op_class: str, rows: int = ROWS, lookups: int = LOOKUPS) -> KernelShape:
+    return KernelShape(name, op_class, "float32", ((rows, DIM), (lookups,)), ((lookups, DIM),),
+                       bytes_written=4 * lookups * DIM)  # fmt: skip
+
+
+def test_rows_of_a_large_table_come_from_hbm_at_the_rate_of_random_rows() -> None:
+    work = COST.work(_kernel("table_lookup", "lookup_fwd"))
+    # Each lookup reads 512 bytes, but for those of the share of rows that half of L2 holds; keys of 8 bytes
+    # are read and sums written beside them.
+    kept = GPU.l2_bytes / 2 / 512 / ROWS
+    assert work.hbm_bytes == pytest.approx((512 * (1 - kept) + 520) * LOOKUPS, rel=1e-6)
+    usable = GPU.hbm_bytes_per_s * GPU.hbm_efficiency
+    assert work.sm_s == pytest.approx(
+        (work.hbm_bytes - 520 * LOOKUPS) / (0.82 * usable) + 520 * LOOKUPS / usable
+    )
+
+
+def test_small_tables_and_popular_rows_are_read_from_l2() -> None:
+    large = COST.work(_kernel("table_lookup", "lookup_fwd")).hbm_bytes
+    small = COST.work(_kernel("table_lookup", "lookup_fwd", rows=1000)).hbm_bytes
+    assert small == pytest.approx(520 * LOOKUPS + 1000 * 512)
+    popular = COST.work(_kernel("table_lookup.zipf=1.05", "lookup_fwd")).hbm_bytes
+    assert small < popular < 0.8 * large
+
+
+@pytest.mark.parametrize(("name", "states"), [("sgd", 0), ("rowwise_adagrad", 1), ("adagrad", DIM)])
+def test_an_update_reads_and_writes_each_row_that_was_met_with_its_state_once(name: str, states: int) -> None:
+    out = ((ROWS, DIM), (ROWS, states)) if states else ((ROWS, DIM),)
+    gradient = (LOOKUPS, DIM)
+    kernel = KernelShape(
+        f"table_update.{name}", "lookup_bwd", "float32", ((ROWS, DIM), (LOOKUPS,), gradient), out
+    )
+    met = ROWS * (1 - math.exp(-LOOKUPS / ROWS))
+    # Sectors of 64 bytes: a single fp32 state moves one.
+    state = 64 * -(-4 * states // 64)
+    expected = 2 * (512 + state) * met + 512 * LOOKUPS + 8 * LOOKUPS
+    assert COST.work(kernel).hbm_bytes == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sort_reads_and_writes_keys_for_each_byte_of_the_largest() -> None:
+    keys = 1 << 22
+    bytes_of = {
+        rows: COST.work(
+            KernelShape("key_sort", "key_sort", "int64", ((keys,), (rows, 1)), ((keys,),))
+        ).hbm_bytes
+        for rows in (200, 60_000, 10_000_000)
+    }
+    # 8 bytes of key and place, read and written by each pass of 8 bits, and read once more to be counted.
+    # What L2 still holds of the last pass's output is not written yet.
+    expected = {200: keys * 24, 60_000: keys * 40, 10_000_000: keys * 56}
+    assert bytes_of == pytest.approx(expected, rel=0.05)
+
+
+@given(
+    rows=st.integers(2, 3000), zipf=st.sampled_from([0.0, 0.6, 1.0, 1.05, 1.6]), count=st.integers(1, 3000)
+)
+def test_popularity_is_the_sum_of_powers(rows: int, zipf: float, count: int) -> None:
+    powers = [k**-zipf for k in range(1, rows + 1)]
+    assert share_of_first(count, rows, zipf) == pytest.approx(sum(powers[:count]) / sum(powers), rel=0.02)
+
+
+@given(rows=st.integers(2, 2000), zipf=st.sampled_from([0.0, 0.6, 1.05]), lookups=st.integers(1, 20_000))
+def test_distinct_rows_are_those_expected_of_independent_lookups(
+    rows: int, zipf: float, lookups: int
+) -> None:
+    powers = [k**-zipf for k in range(1, rows + 1)]
+    expected = sum(1 - math.exp(-lookups * one / sum(powers)) for one in powers)
+    found = distinct_rows(lookups, rows, zipf)
+    assert found == pytest.approx(expected, rel=0.05)
+    assert found <= min(rows, lookups) * (1 + 1e-9)
+
+
+def test_rows_above_a_count_are_those_expected_to_be_met_more_often() -> None:
+    # Of 1,000 rows with zipf 1 the k-th is met L / (k H) times, H = 7.485: over 10 times while k < 133.6.
+    assert rows_above(10, 10_000, 1000, 1.0) == pytest.approx(133, abs=1)
+    assert rows_above(10, 10_000, 500, 0.0) == 500
+    assert rows_above(10, 10_000, 1001, 0.0) == 0

@@ -1,0 +1,126 @@
+"""Recommendation models: sizes as published, what travels when, what differs between ranks, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simcore.errors import InputError
+from simcore.hardware import load_cluster
+from simcore.run import Setup, run
+from workloads.jobs import Description, complete
+from workloads.models.listed import BlockModel
+from workloads.models.lookups import TablesSpec
+from workloads.models.zoo import listed_model
+from workloads.parallel.job import Job
+from workloads.parallel.members import members_of
+from workloads.parallel.static import fullest, table_bytes
+
+#: Billions of parameters in tables: MLPerf's README (24 B), 204 M rows of 128 in DCNv2's, NVIDIA's table of
+#: sizes (4.2, 22.8 and 113 B), MAD-Max's table 2.
+_TABLES = {
+    "dlrm-mlperf-v1": 24.0, "dlrm-dcnv2-mlperf": 26.1, "dlrm-small": 4.2, "dlrm-large": 22.8,
+    "dlrm-extra-large": 113.0, "dlrm-a": 801.0, "dlrm-b": 332.0, "dlrm-12t": 12000.0,
+}  # fmt: skip
+_SMALL = ({"rows": 4000, "dim": 16, "pooling": 4}, {"rows": 100_000, "dim": 16}, {"rows": 50, "dim": 16})
+
+
+def _job(num_gpus: int = 8, **parts: Any) -> Description:
+    blocks = [
+        {"block": "features", "width": 13},
+        {"block": "tables", "tables": list(_SMALL), "name": "rows"},
+        {"block": "mlp", "widths": [64, 16], "name": "bottom"},
+        {"block": "dot"},
+        {"block": "mlp", "widths": [64, 32], "name": "top"},
+        {"block": "click"},
+    ]
+    return complete({"model": {"blocks": blocks}, **parts}, "here", num_gpus=num_gpus)
+
+
+def _names(job: Description) -> list[str]:
+    return job.graph().ops.name.tolist()
+
+
+@pytest.mark.parametrize("name", _TABLES)
+def test_tables_have_as_many_parameters_as_published(name: str) -> None:
+    model = listed_model(name)
+    assert isinstance(model, BlockModel)
+    tables = [table for block in model.blocks if isinstance(block, TablesSpec) for table in block.tables]
+    numel = sum(one.rows * one.dim * one.count for one in tables)
+    assert numel / 1e9 == pytest.approx(_TABLES[name], rel=0.02)
+
+
+def test_rows_travel_beside_the_bottom_network_and_the_interaction_waits() -> None:
+    names = _names(_job(parallel={"strategy": {"tables": "table_wise"}}))
+    first = names.index(next(name for name in names if name.startswith("table_lookup")))
+    exchange = next(k for k in range(first, len(names)) if names[k].startswith("nccl::all_to_all:from"))
+    bottom = next(k for k in range(first, len(names)) if names[k].startswith("aten::mm"))
+    arrived = names.index("table_outputs")
+    assert first < exchange < bottom < arrived
+
+
+def test_ranks_with_other_tables_run_other_programs_and_folding_is_exact() -> None:
+    job = _job(4, parallel={"strategy": {"tables": "table_wise"}})
+    graph = job.graph()
+    # Three tables on four ranks: three of their own, and one without.
+    assert [program.rank_list() for program in graph.programs] == [[0], [1], [2], [3]]
+    alike = _job(4, parallel={"strategy": {"tables": "row_wise"}}).graph()
+    assert [program.rank_list() for program in alike.programs] == [[0, 1, 2, 3]]
+    cluster = load_cluster("h100", {"cluster.num_nodes": "1"})
+    for each in (graph, alike):
+        folded, plain = (run(each, cluster, Setup(fold=fold)) for fold in (True, False))
+        assert folded.result.step_ps == plain.result.step_ps
+
+
+def test_memory_is_that_of_the_fullest_rank_and_of_its_optimizers_rows() -> None:
+    job = Job.of(_job(4, parallel={"strategy": {"tables": "table_wise"}}, training={"optimizer": "adam"}))
+    assert len(members_of(job)) == 4
+    weights, states = table_bytes(fullest(job))
+    assert (weights, states) == (100_000 * 16 * 4, 2 * 100_000 * 16 * 4)
+    rows = Job.of(_job(4, parallel={"strategy": {"tables": "row_wise"}}))
+    # Adagrad: one fp32 sum for each element; rows over four ranks, rounded up (50 / 4 is 13).
+    assert table_bytes(fullest(rows)) == ((26_000 + 13) * 16 * 4,) * 2
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [({}, True), ({"frozen": ["embedding"]}, False), ({"trainable": "none"}, False)],
+    ids=["all", "network", "none"],
+)
+def test_frozen_tables_are_looked_up_and_not_updated(training: Any, expected: bool) -> None:
+    names = _names(_job(training=training))
+    assert any(name.startswith("table_lookup") for name in names)
+    assert any(name.startswith("table_update") for name in names) == expected
+    # Without gradients of tables nothing goes back either.
+    assert any(name.startswith("table_gradients") for name in names) == expected
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ([{"block": "tables", "tables": []}, {"block": "click"}, {"block": "click"}], "no tables; nearest"),
+        ([{"block": "features"}, {"block": "dot"}, {"block": "click"}], "no tables stand before this block"),
+        ([{"block": "features", "width": 24}, {"block": "tables", "tables": list(_SMALL)}, {"block": "dot"},
+          {"block": "click"}], "tables of 16 columns meet features of 24; nearest: 24 columns each"),
+        ([{"block": "tables", "tables": list(_SMALL), "cached": 0.5}, {"block": "concat"},
+          {"block": "click"}],
+         "rows in HBM are all there; nearest: memory: uvm"),
+    ],
+)  # fmt: skip
+def test_lists_that_cannot_be_are_refused(blocks: list[Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        complete({"model": {"blocks": blocks}}, "here", num_gpus=2).graph()
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "told"),
+    [
+        ("dense", "mp", "strategy.dense='mp': one or two of ddp, fsdp, tp"),
+        ("embedding", "ddp.fsdp.mp", "one or two of mp, ddp"),
+        ("expert", "fsdb", "did you mean 'fsdp'"),
+    ],
+)
+def test_words_that_a_class_does_not_take_are_refused(key: str, said: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        _job(parallel={"strategy": {key: said}})
