@@ -1,14 +1,17 @@
 """Events decoded thousands at a time: what they become is what single ones become, and so are errors."""
 
+import random
 from decimal import ROUND_FLOOR, Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.errors import InputError
 from tests.imports.traces import write
+from workloads.imports import json_events
 from workloads.imports.files import trace_files
+from workloads.imports.kineto import beside
 from workloads.imports.kineto import read as reading
 from workloads.imports.kineto.events import decode
 
@@ -55,10 +58,10 @@ _EVENT = st.fixed_dictionaries(
 _KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5, "dur": 2}
 
 
-def told(path):
+def told(path, read=reading.read_kineto):
     """What a trace says, whatever its names are numbered; or the message that refuses it."""
     try:
-        trace = reading.read_kineto(trace_files(path)[0])
+        trace = read(trace_files(path)[0])
     except InputError as error:
         return str(error)
     names = (*trace.names, "none")
@@ -94,6 +97,36 @@ def test_many_at_once_are_what_single_ones_are(tmp_path_factory, before, after):
         patch.setattr(reading, "_BATCH", 1)
         patch.setattr(reading, "decode", alone)
         assert told(path) == together
+
+
+@settings(max_examples=25)
+@given(events=st.lists(_EVENT, max_size=6), seed=st.integers(0, 1 << 30))
+def test_forks_read_what_one_process_reads(tmp_path_factory, events, seed):
+    """Windows of 256 characters, some read by a fork and some here: even the numbers of names are equal."""
+    many = [*([_KERNEL] * 3), *events, *({**_KERNEL, "name": f"k{n % 5}", "ts": 6 + n} for n in range(40))]
+    random.Random(seed).shuffle(many)
+    path = write(tmp_path_factory.mktemp("trace") / "t.json", many)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_events, "_CHUNK_BYTES", 256)
+        patch.setattr(beside, "_LARGE", 0)
+        patch.setattr(beside.os, "sched_getaffinity", lambda _: {0, 1})
+        one = told(path)
+        assert told(path, beside.read_on_all_cores) == one
+        if not isinstance(one, str):
+            source = trace_files(path)[0]
+            assert beside.read_on_all_cores(source).names == reading.read_kineto(source).names
+
+
+def test_forks_do_read(tmp_path, monkeypatch):
+    """Else everything above compares one process with itself."""
+    monkeypatch.setattr(json_events, "_CHUNK_BYTES", 256)
+    monkeypatch.setattr(beside, "_LARGE", 0)
+    monkeypatch.setattr(beside.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(beside, "read_kineto", lambda _: pytest.fail("left to one process"))
+    path = write(tmp_path / "t.json", [{**_KERNEL, "ts": 5 + n} for n in range(60)])
+    assert beside.read_on_all_cores(trace_files(path)[0]).gpu.start_ps.tolist() == [
+        n * 10**6 for n in range(60)
+    ]
 
 
 @given(

@@ -107,19 +107,31 @@ class _Window:
             except RecursionError:
                 raise self.fail("values are nested too deeply") from None
 
-    def values(self, decode: Callable[[str], list[_Entry]]) -> list[_Entry]:
+    def _last_border(self) -> int:
+        """Where the last object ends that another one follows; -1 where none does."""
+        at = len(self.text)
+        while (at := self.text.rfind("},", self.at, at)) >= 0:
+            found = _SPACE.match(self.text, at + 2)
+            assert found is not None
+            if self.text[found.end() : found.end() + 1] == "{":
+                break
+        return at
+
+    def values(
+        self, decode: Callable[[str], list[_Entry]], last: Callable[[str], list[_Entry]]
+    ) -> list[_Entry]:
         """The next objects of an array, with the comma behind them: all that the window holds; [] for none.
 
-        ``decode`` makes entries of an array's text, or raises ValueError.  The text up to the last comma
-        behind an object is an array's inside, or it is no JSON: cut inside a text or another array, a quote
-        or a bracket is missing at its end.
+        ``decode``, and ``last`` at the end of the file, makes entries of an array's text, or raises
+        ValueError.  The text up to the last comma between two objects is an array's inside, or it is no JSON:
+        cut inside a text or another array, a quote or a bracket is missing at its end.
         """
         if len(self.text) - self.at < _CHUNK_BYTES >> 1:
             self.fill()
-        cut = self.text.rfind("},", self.at) if self._can_cut else -1
+        cut = self._last_border() if self._can_cut else -1
         if cut >= 0:
             try:
-                found = decode(f"[{self.text[self.at : cut + 1]}]")
+                found = (last if self._ended else decode)(f"[{self.text[self.at : cut + 1]}]")
             except (ValueError, RecursionError):  # said, with its place, when it is read by itself
                 found = []
             if found:
@@ -153,14 +165,16 @@ def read_batches(
     convert: Callable[[int, Any], _Entry],
     *,
     key: str = "traceEvents",
+    last: Callable[[str], list[_Entry]] | None = None,
 ) -> Iterator[tuple[int, list[_Entry]]]:
     """Entries of the array ``key``, many at once, with the number of the first; the file's other keys go
     into ``header``.
 
     ``decode`` makes entries of the text of an array, or raises ValueError where it does not understand one;
     then each is read by itself, and ``convert`` makes an entry of its number and value.  Fractional numbers
-    are text in such a value.  Keys after the events are in ``header`` once all are read.  A bare array of
-    events is read too.
+    are text in such a value.  ``last``, if given, is asked instead of ``decode`` once the file is read to its
+    end: only there may what follows the array stand in a text.  Keys after the events are in ``header`` once
+    all are read.  A bare array of events is read too.
     Errors: InputError with file, position and reason for anything that is not such a file.
     """
     with opened(source) as handle:
@@ -168,7 +182,7 @@ def read_batches(
         if not window.next_char():
             raise window.fail("the file is empty")
         if window.expect("{[") == "[":
-            yield from _array(window, decode, convert)
+            yield from _array(window, decode, convert, last or decode)
             return
         found = False
         while window.next_char() != "}":
@@ -179,7 +193,7 @@ def read_batches(
             if name == key:
                 found = True
                 window.expect("[")
-                yield from _array(window, decode, convert)
+                yield from _array(window, decode, convert, last or decode)
             else:
                 header[name] = window.value()
             if window.next_char() == ",":
@@ -191,7 +205,10 @@ def read_batches(
 
 
 def _array(
-    window: _Window, decode: Callable[[str], list[_Entry]], convert: Callable[[int, Any], _Entry]
+    window: _Window,
+    decode: Callable[[str], list[_Entry]],
+    convert: Callable[[int, Any], _Entry],
+    last: Callable[[str], list[_Entry]],
 ) -> Iterator[tuple[int, list[_Entry]]]:
     """The values of an array whose bracket has been consumed."""
     if window.next_char() == "]":
@@ -199,10 +216,9 @@ def _array(
         return
     number, most = 0, limits().events
     while True:
-        entries = window.values(decode)
-        if number + len(entries) > most:
-            raise over("events", 0, window.label)
-        if entries:
+        while entries := window.values(decode, last):
+            if number + len(entries) > most:
+                raise over("events", 0, window.label)
             yield number, entries
             number += len(entries)
         yield number, [convert(number, window.value())]

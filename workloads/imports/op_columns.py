@@ -49,6 +49,10 @@ class Names:
         """All strings, by number."""
         return tuple(self._code)
 
+    def joined(self, other: Names) -> IntArray:
+        """By number in ``other``: the number here, where what is lacking is added."""
+        return np.array(self.codes(other.values()), dtype=np.int64)
+
 
 def columns_of(values: array[int], width: int) -> IntArray:
     """Numbers that were appended ``width`` at a time, as columns."""
@@ -58,6 +62,16 @@ def columns_of(values: array[int], width: int) -> IntArray:
 def append_columns(values: array[int], columns: Sequence[Sequence[int] | IntArray]) -> None:
     """Append numbers that are given as columns, for :func:`columns_of`."""
     values.frombytes(np.array(columns, dtype=np.int64).T.tobytes())
+
+
+def append_renumbered(
+    values: array[int], more: array[int], width: int, numbers: Mapping[int, IntArray]
+) -> None:
+    """Append rows of ``more``, where what stands in some columns has other ``numbers`` here."""
+    columns = columns_of(more, width)
+    for column, number in numbers.items():
+        columns[column] = number[columns[column]]
+    append_columns(values, list(columns))
 
 
 class OpColumns:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from workloads.imports.files import TraceFile
 from workloads.imports.formats import Importer, register
 from workloads.imports.job import ImportedJob
-from workloads.imports.kineto.read import read_kineto
+from workloads.imports.kineto.beside import read_on_all_cores
 from workloads.imports.kineto.trace_viewer import import_trace_viewer, is_trace_viewer
 from workloads.imports.kineto.xplane import import_xplanes, is_xplane
 from workloads.imports.recording.job import import_recordings
@@ -24,9 +24,9 @@ def _is_kineto(_source: TraceFile, head: bytes) -> bool:
 
 
 def _import_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> ImportedJob:
-    """Import traces of PyTorch's profiler, one per rank.  Errors: InputError as :func:`read_kineto`."""
+    """Import traces of PyTorch's profiler, one per rank.  Errors: InputError as :func:`read_on_all_cores`."""
     return import_recordings(
-        sources, lambda source: [read_kineto(source)], skip_bad=skip_bad, gaps=gaps, origin="kineto"
+        sources, lambda source: [read_on_all_cores(source)], skip_bad=skip_bad, gaps=gaps, origin="kineto"
     )
 
 

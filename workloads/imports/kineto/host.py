@@ -6,6 +6,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +18,7 @@ from workloads.imports.collective_names import issues_communication
 from workloads.imports.fields import ABSENT, RefusedError, WrongFieldError, text_of, texts, whole_of, wholes
 from workloads.imports.kineto.events import Args, Decoded, TraceEvent, args_of
 from workloads.imports.kineto.times import EventClock
-from workloads.imports.op_columns import Names, append_columns, codes_of, columns_of
+from workloads.imports.op_columns import Names, append_columns, append_renumbered, codes_of, columns_of
 from workloads.imports.recorded import Step
 from workloads.imports.recording.columns import FrameworkCalls
 from workloads.imports.recording.host_notes import HostNotes, ModuleCalls, PhaseSpans
@@ -45,6 +46,10 @@ class ThreadNumbers:
         except TypeError:
             raise WrongFieldError("pid and tid", [events[0].pid, events[0].tid], "no thread") from None
 
+    def joined(self, other: ThreadNumbers) -> IntArray:
+        """By number in ``other``: the number here."""
+        return np.array(codes_of(list(other._number), self._number), dtype=np.int64)
+
 
 class HostColumns:
     """Columns under construction.  ``names`` number what they name; the rest is empty before events come."""
@@ -59,8 +64,8 @@ class HostColumns:
         self._clock, self._names, self._threads, self._note_calls = clock, names, threads, note_calls
         self._framework: array[int] = array("q")  # six numbers an op, in the order of FrameworkCalls
         self._says = _Says()
-        self._shapes = Decoded(lambda value: self._json(value, "Input Dims", None))
-        self._types = Decoded(lambda value: self._json(value, "Input type", "null"))
+        self._shapes = Decoded(partial(self._json, key="Input Dims", none=None))
+        self._types = Decoded(partial(self._json, key="Input type", none="null"))
 
     def take(self, events: list[TraceEvent], is_op: npt.NDArray[np.bool_]) -> None:
         """Ops of the framework, and what programs annotate."""
@@ -83,6 +88,14 @@ class HostColumns:
         if ops:
             columns = np.array((start, end, threads), dtype=np.int64)
             self._take_ops([called[at] for at in ops], [args[at] for at in ops], columns[:, ops])
+
+    def append(self, other: HostColumns, names: IntArray, threads: IntArray) -> None:
+        """Append columns whose names and threads have these numbers here."""
+        append_renumbered(self._framework, other._framework, 6, {2: threads, 3: names, 4: names, 5: names})
+        self.steps.extend(other.steps)
+        self.optimizers.extend(other.optimizers)
+        self.ranges.append(other.ranges)
+        self.notes.append(other.notes, threads)
 
     def module_frames(self, events: Sequence[TraceEvent]) -> list[TraceEvent]:
         """Those of some frames of Python that are calls of a module."""

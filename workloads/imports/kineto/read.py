@@ -37,7 +37,7 @@ from workloads.imports.json_events import read_batches
 from workloads.imports.kineto.events import Args, Decoded, TraceEvent, args_of, decode, event_of
 from workloads.imports.kineto.host import HostColumns, NoteCalls, ThreadNumbers
 from workloads.imports.kineto.times import EventClock
-from workloads.imports.op_columns import Names, append_columns, columns_of
+from workloads.imports.op_columns import Names, append_columns, append_renumbered, columns_of
 from workloads.imports.recorded import MAX_RANKS
 from workloads.imports.recording.columns import (
     UNKNOWN,
@@ -65,7 +65,7 @@ _META: Final = attrgetter(
     "sender", "receiver",
 )  # fmt: skip
 _PLAIN: Final = frozenset((str, int, type(None), type(ABSENT)))
-_BATCH: Final = 4096  # events that become columns at once
+_BATCH: Final = 4096  # events that were read one by one and become columns at once
 _MAX_BYTES: Final = 1 << 50
 _MAX_OF_BLOCK: Final = 1 << 31  # threads, registers and bytes of shared memory: no GPU has more
 #: What the header says of a GPU, in numbers.
@@ -100,6 +100,7 @@ class KinetoReader:
 
     def __init__(self, label: str, note_calls: NoteCalls | None = None) -> None:
         self.label = label
+        self.num_events = 0  # that were taken
         self._numbers: list[int] = []  # of events that wait to become columns
         self._events: list[TraceEvent] = []
         self._roles: dict[str | None, int] = {None: _OTHER}  # by category
@@ -123,11 +124,45 @@ class KinetoReader:
         return event_of(value)
 
     def take(self, number: int, events: Sequence[TraceEvent]) -> None:
-        """Take the events from ``number`` on."""
+        """Take the events from ``number`` on; several are a batch, one waits for others."""
+        alone = len(events) == 1
+        if not alone:
+            self.flush()
+        self.num_events += len(events)
         self._numbers.extend(range(number, number + len(events)))
         self._events.extend(events)
-        if len(self._events) >= _BATCH:
+        if not alone or len(self._events) >= _BATCH:
             self.flush()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an event had a time, after which all others are counted."""
+        return self._clock.origin_us is not None
+
+    def successor(self) -> KinetoReader:
+        """A reader of events behind these, by the same clock."""
+        other = KinetoReader(self.label)
+        other._clock.go_on(self._clock)
+        return other
+
+    def append(self, other: KinetoReader, first: int) -> None:
+        """Append the columns of a successor, whose first event has the number ``first``.
+
+        What is numbered in order of appearance becomes what it were if all events had been taken here.
+        """
+        self.flush()
+        names = self._names.joined(other._names)
+        threads = self._threads.joined(other._threads)
+        told = np.array([*(self._number_of_told(one) for one in other._meta), -1])
+        events = np.arange(first, first + other.num_events)
+        append_renumbered(self._gpu, other._gpu, 10, {6: names, 8: told, 9: events})
+        append_renumbered(self._calls, other._calls, 5, {2: threads, 3: names})
+        self._grids.extend(other._grids)
+        self._syncs.update(other._syncs)
+        self._roles.update(other._roles)
+        self._clock.whole &= other._clock.whole
+        self._host.append(other._host, names, threads)
+        self.num_events += other.num_events
 
     def flush(self) -> None:
         """Sort what was taken into columns.  InputError for an event that must not pass."""
@@ -242,12 +277,12 @@ class KinetoReader:
             whole_of(args.group_size, "Group size", -1), whole_of(args.call_number, "Seq", -1),
             whole_of(None if peer[1] is ABSENT else peer[1], peer[0], -1),
         )  # fmt: skip
-        number = self._meta.get(told, -1)
-        if number < 0:
-            if max(told.in_elements, told.out_elements) > _MAX_BYTES:
-                raise RefusedError(f"moves {max(told.in_elements, told.out_elements)} elements")
-            number = self._meta[told] = len(self._meta)
-        return number
+        if max(told.in_elements, told.out_elements) > _MAX_BYTES:
+            raise RefusedError(f"moves {max(told.in_elements, told.out_elements)} elements")
+        return self._number_of_told(told)
+
+    def _number_of_told(self, told: CollectiveMeta) -> int:
+        return self._meta.setdefault(told, len(self._meta))
 
     def _take_sync(self, event: TraceEvent) -> None:
         (args,) = args_of([event])

@@ -45,6 +45,10 @@ class EventClock:
         self.origin_us, self.first_event = start, number
         return True
 
+    def go_on(self, other: EventClock) -> None:
+        """Count from where another clock has begun."""
+        self.origin_us, self.first_event = other.origin_us, other.first_event
+
     def intervals(self, events: Sequence[TraceEvent]) -> tuple[IntArray, IntArray]:
         """Starts and ends in ps after the origin.  RefusedError for a time that cannot be."""
         start_us, start_ps = self._times([event.ts for event in events], "ts")

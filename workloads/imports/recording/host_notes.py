@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
-from workloads.imports.op_columns import columns_of
+from workloads.imports.op_columns import append_renumbered, codes_of, columns_of
 from workloads.imports.recording.intervals import innermost, inside
 
 #: Phases told, as the graph names them; the first is what nothing else is said of.
@@ -56,6 +56,11 @@ class PhaseSpans:
         """Note an interval of a phase other than 0."""
         self._found[phase - 1].extend((start_ps, end_ps))
 
+    def append(self, other: PhaseSpans) -> None:
+        """Note what ``other`` has."""
+        for mine, more in zip(self._found, other._found, strict=True):
+            mine.extend(more)
+
     def backwards(self) -> IntArray:
         """Starts and ends (columns) of all backwards."""
         return columns_of(self._found[0], 2).T
@@ -83,6 +88,10 @@ class CommunicationCalls:
         """Note a call."""
         self._found.extend((start_ps, end_ps, thread))
 
+    def append(self, other: CommunicationCalls, threads: IntArray) -> None:
+        """Note what ``other`` has, whose threads have these numbers here."""
+        append_renumbered(self._found, other._found, 3, {2: threads})
+
     def __len__(self) -> int:
         return len(self._found) // 3
 
@@ -107,6 +116,11 @@ class P2pCalls:
         """Note a call."""
         number = self._groups.setdefault(group, len(self._groups))
         self._times.extend((start_ps, thread, peer, int(sends), number))
+
+    def append(self, other: P2pCalls, threads: IntArray) -> None:
+        """Note what ``other`` has, whose threads have these numbers here."""
+        groups = np.array(codes_of(list(other._groups), self._groups), dtype=np.int64)
+        append_renumbered(self._times, other._times, 5, {1: threads, 4: groups})
 
     def by_thread(self) -> dict[int, list[tuple[int, str, int, bool]]]:
         """Start, group, peer, and whether it is sent, of each thread's calls by start."""
@@ -145,6 +159,13 @@ class ModuleCalls:
         numbered = columns[3] >= 0
         self._backward.frombytes(columns[:, numbered & node].T.tobytes())
         self._forward.frombytes(columns[np.ix_((0, 2, 3), numbered & ~node)].T.tobytes())
+
+    def append(self, other: ModuleCalls, threads: IntArray) -> None:
+        """Note what ``other`` has, whose threads have these numbers here."""
+        names = np.array(codes_of(list(other._names), self._names), dtype=np.int64)
+        append_renumbered(self._calls, other._calls, 4, {2: threads, 3: names})
+        append_renumbered(self._forward, other._forward, 3, {1: threads})
+        append_renumbered(self._backward, other._backward, 4, {2: threads})
 
     def of(self, launched_ps: IntArray, thread: IntArray) -> tuple[npt.NDArray[np.int32], list[str]]:
         """By op, launched when on which thread: the number of its module in the list; 0 is none."""
@@ -190,6 +211,13 @@ class HostNotes:
     communication: CommunicationCalls = field(default_factory=CommunicationCalls)
     p2p: P2pCalls = field(default_factory=P2pCalls)
     modules: ModuleCalls = field(default_factory=ModuleCalls)
+
+    def append(self, other: HostNotes, threads: IntArray) -> None:
+        """Note what ``other`` has, whose threads have these numbers here."""
+        self.phases.append(other.phases)
+        self.communication.append(other.communication, threads)
+        self.p2p.append(other.p2p, threads)
+        self.modules.append(other.modules, threads)
 
 
 def layers(paths: list[str]) -> IntArray:

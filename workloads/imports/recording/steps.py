@@ -51,6 +51,11 @@ class StepRanges:
         if named is not None and end > start:
             self._by_name[named[0]].append((start, end, named[1]))
 
+    def append(self, other: StepRanges) -> None:
+        """Note what ``other`` has."""
+        for name, ranges in other._by_name.items():
+            self._by_name[name].extend(ranges)
+
     def steps(self) -> tuple[list[Step], str]:
         """The steps in order, and what they are called.
 
