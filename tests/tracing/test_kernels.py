@@ -106,6 +106,19 @@ def test_a_triton_kernel_is_counted_by_its_code(pool: WorkerPool) -> None:
     assert found.counted == ("causal_kernel", "double_kernel", "product_kernel")
 
 
+def test_attention_of_xformers_and_convolutions_in_groups(pool: WorkerPool) -> None:
+    found = run(pool, "packed")
+    flops = {name: number for name, number in rows(found, "name", "flops") if number}
+    # Scores of 3 x 3 and 5 x 5, two products of width 64 forward, five back.
+    assert flops["flash_fwd_causal"] == 2 * (9 + 25) * 2 * 64
+    assert flops["flash_bwd_causal"] == 5 * (9 + 25) * 2 * 64
+    # Eight places, 64 channels, three taps; gradients of input and weight.
+    assert flops["aten::convolution"] == 2 * 8 * 64 * 3
+    assert flops["aten::convolution_backward"] == 2 * flops["aten::convolution"]
+    assert "silu_bw_fused_kernel" in {name for (name,) in rows(found, "name")}
+    assert found.stand_ins == ("xformers",)
+
+
 def test_a_custom_operator_is_what_its_code_launches(pool: WorkerPool) -> None:
     names = [name for (name,) in rows(run(pool, "counted"), "name")]
     assert names[names.index("double_kernel") + 1] == "aten::add.Tensor"

@@ -6,6 +6,7 @@ import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from simcore.graph import load_graph
 from tests.tracing.small_jobs import column
 from workloads.tracing.drive import cli
 from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rank_classes import TraceReport
 from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob, parse_steps, parse_values
+from workloads.tracing.drive.trace import trace_in
 from workloads.tracing.fake.group_names import FamilyNames
 from workloads.tracing.record.world_axes import WorldAxis, nested_axes
 
@@ -136,6 +139,40 @@ def played(found: Any) -> list[str]:
 
 def test_optimizers_in_a_row_end_a_step_together(pool: WorkerPool) -> None:
     assert played(run(pool, "steps.py", "two_optimizers")) == ["fwd", "bwd", "optimizer", "optimizer"]
+
+
+def test_optimizers_in_turn_end_a_step_with_the_one_that_stepped_last_first(pool: WorkerPool) -> None:
+    report = TraceReport()
+    graph = trace_in(pool, ScriptJob(SCRIPTS / "steps.py", ("in_turn",), world_size=1), report)
+    rows = graph.flat_ops(graph.programs[0]).row
+    # Three steps of the one: forward and the weight's gradient, batch 2, 4 -> 4; one of both: two products
+    # forward, three back.
+    assert graph.ops.flops[rows].sum() == (3 * 2 + 5) * 2 * 2 * 4 * 4
+    names = [str(graph.ops.name[row]) for row in rows]
+    # Optimizers take all of their parameters at once, as they do on GPUs; so does clipping.
+    assert (
+        names.count("aten::_foreach_addcdiv_.ScalarList") == 4
+        and names.count("aten::_foreach_norm.Scalar") == 3
+    )
+    assert "aten::addcdiv_" not in names
+    assert report.processes == {"trace": 2} and not report.warnings
+
+
+def test_of_a_script_with_fewer_steps_the_last_is_kept(pool: WorkerPool) -> None:
+    report = TraceReport()
+    job = ScriptJob(SCRIPTS / "steps.py", ("once", "--local_rank={local_rank}"), world_size=2)
+    graph = trace_in(pool, job, report)
+    assert graph.workload.options["step"] == 0 and len(graph.programs) == 1
+    assert report.warnings == [
+        "the script takes no more than 1 steps: the last is kept, in which optimizers make their states"
+    ]
+    with pytest.raises(InputError, match=r"before step 2 was complete \(1 optimizer\.step"):
+        trace_in(pool, replace(job, exact_step=True))
+
+
+def test_a_script_that_computes_on_the_host_is_told_so(pool: WorkerPool) -> None:
+    with pytest.raises(InputError, match="step 2 launched nothing on a GPU: the script computes on the host"):
+        run(pool, "steps.py", "host")
 
 
 def test_a_script_may_mark_its_steps(pool: WorkerPool) -> None:

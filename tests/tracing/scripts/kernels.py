@@ -74,6 +74,25 @@ def counted(x: torch.Tensor) -> torch.Tensor:
     return doubled(x)
 
 
+def packed(x: torch.Tensor) -> torch.Tensor:
+    """Causal attention of xformers in sequences of 3 and 5 tokens; then a convolution in 64 groups."""
+    from xformers.ops import SwiGLU, fmha, memory_efficient_attention
+
+    mask, together = fmha.BlockDiagonalMask.from_tensor_list([x[None, :3], x[None, 3:]])
+    one_head = together.unsqueeze(2).bfloat16().requires_grad_()
+    seen = memory_efficient_attention(one_head, one_head, one_head, attn_bias=mask.make_causal())
+    assert [part.shape for part in mask.split(seen)] == [(1, 3, 1, 64), (1, 5, 1, 64)]
+    assert fmha.attn_bias.LowerTriangularMask().causal and not hasattr(fmha, "no_such_thing")
+    global wide
+    wide = wide or nn.ModuleList([SwiGLU(64, 96), nn.Conv1d(64, 64, 3, padding=1, groups=64)]).cuda()
+    gated = wide[0](seen.float().view(1, 8, 64))
+    result: torch.Tensor = wide[1](gated.transpose(1, 2)).view(64, 8).t()
+    return result
+
+
+wide: nn.ModuleList | None = None
+
+
 def odd(x: torch.Tensor) -> torch.Tensor:
     import triton
 
@@ -113,6 +132,8 @@ def main() -> None:
         x = torch.randn(8, 64, device="cuda")
         if how == "triton":
             x = doubled(x)
+        elif how == "packed":
+            x = packed(x)
         elif how == "odd":
             x = odd(x)
         elif how == "counted":

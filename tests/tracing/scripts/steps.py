@@ -1,4 +1,4 @@
-"""What a step is: ``steps.py two_optimizers | marked | loader``."""
+"""What a step is: ``steps.py two_optimizers | in_turn | marked | loader | once | host``."""
 
 import os
 import sys
@@ -18,6 +18,36 @@ def two_optimizers(model, batch):
         model(batch).sum().backward()
         for optimizer in optimizers:
             optimizer.step()
+
+
+def in_turn(model, batch):
+    """A discriminator steps three times, then the generator; a third optimizer never does."""
+    judge, maker = model
+    optimizers = [torch.optim.Adam(part.parameters()) for part in (judge, maker, nn.Linear(4, 4).cuda())]
+    for _ in range(4):
+        for _ in range(3):
+            judge(batch).sum().backward()
+            nn.utils.clip_grad_norm_(judge.parameters(), 1.0)
+            optimizers[0].step()
+        judge(maker(batch)).sum().backward()
+        optimizers[1].step()
+
+
+def once(model, batch):
+    """One step and no more; its arguments are as a launcher gives them to each rank."""
+    assert sys.argv[2] == f"--local_rank={os.environ['LOCAL_RANK']}"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(batch).sum().backward()
+    optimizer.step()
+
+
+def host(model, batch):
+    """Nothing runs on the GPU."""
+    model, batch = model.cpu(), batch.cpu()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(batch).sum().backward()
+        optimizer.step()
 
 
 def marked(model, batch):
@@ -49,9 +79,8 @@ def main(how):
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).cuda()
-    {"two_optimizers": two_optimizers, "marked": marked, "loader": loader}[how](
-        model, torch.zeros(2, 4, device="cuda")
-    )
+    run = {"two_optimizers": two_optimizers, "in_turn": in_turn, "marked": marked, "loader": loader}
+    (run | {"once": once, "host": host})[how](model, torch.zeros(2, 4, device="cuda"))
 
 
 if __name__ == "__main__":

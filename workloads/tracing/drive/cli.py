@@ -86,7 +86,10 @@ def trace_user_script(
     world_size: Annotated[int, typer.Option(help="Ranks of the job.")],
     out: Annotated[Path, typer.Option(help="Graph folder to write; an existing graph is replaced.")],
     gpus_per_node: Annotated[int, typer.Option(help="Ranks on a node.")] = 8,
-    steps: Annotated[str, typer.Option(help="The optimizer step to keep, A:A+1, counted from 0.")] = "2:3",
+    steps: Annotated[
+        str,
+        typer.Option(help="The optimizer step to keep, A:A+1, counted from 0; default: 2:3, or the last."),
+    ] = "",
     value: Annotated[
         list[str] | None,
         typer.Option(help="Answer for a value that the run does not have: FILE.py:LINE=NUMBER; repeatable."),
@@ -120,7 +123,8 @@ def trace_user_script(
             arguments=tuple(context.args),
             world_size=world_size,
             gpus_per_node=gpus_per_node,
-            step=parse_steps(steps),
+            step=parse_steps(steps or "2:3"),
+            exact_step=bool(steps),
             setup=setup,
             values=parse_values(value or ()),
             hang_s=hang_s,

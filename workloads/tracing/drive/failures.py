@@ -32,6 +32,22 @@ class ScriptError(InputError):
     """The traced script failed, ended early, or did something that cannot be traced."""
 
 
+class OtherStepsError(ScriptError):
+    """The script's steps are not those that its job says; ``step`` and ``closing`` are what a job must say
+    instead (None: as it does).
+    """
+
+    step: int | None = None
+    closing: int | None = None
+
+    @classmethod
+    def later_optimizer(cls, closing: int) -> OtherStepsError:
+        """An optimizer stepped for the first time behind whole steps of ``closing`` others."""
+        error = cls(f"a step ends with optimizer {closing + 1} of the script, which steps later than others")
+        error.closing = closing
+        return error
+
+
 class ScriptHangError(Exception):
     """Raised inside a script that has done nothing for too long."""
 
@@ -114,6 +130,8 @@ def _advice(error: BaseException) -> str:
         return (
             "remove the wait, or stand in for what it waits for in a --setup FILE.py (--hang-s waits longer)"
         )
+    if isinstance(error, AttributeError) and "it stands in for" in str(error):
+        return "install it beside torch, or add what is missing in a --setup FILE.py"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name!r} beside torch, or put a stand-in into sys.modules in a --setup FILE.py"
     return ""
@@ -129,16 +147,31 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def ended_early(
     how: BaseException | None, job: ScriptJob, rank: int, steps: StepMarks, output: Sequence[str] = ()
 ) -> ScriptError:
-    """The message for a script that ended (``how``: its SystemExit, None: ran to its end) before its step."""
+    """The message for a script that ended (``how``: its SystemExit, None: ran to its end) before its step.
+
+    An OtherStepsError where an earlier step will do.
+    """
     if how is None:
         where = "ran to its end"
     else:
         in_script, raised = where_raised(how.__traceback__)
         where = f"called exit({getattr(how, 'code', None)!r}) at {in_script or raised or 'an unknown place'}"
+    if steps.done:
+        return _with_output(
+            [
+                f"rank {rank}: step {job.step} launched nothing on a GPU: the script computes on the host",
+                "  what to do: give the script its option for a GPU; it sees torch.cuda.is_available()",
+            ],
+            output,
+        )
     lines = [
         f"rank {rank}: the script {where} before step {job.step} was complete "
         f"({steps.optimizer_steps} optimizer.step() calls, {steps.step} whole steps seen)",
         f"  what to do: let it run {job.step + 1} steps, or keep an earlier one with --steps; a script that "
         f"does not call a torch.optim optimizer marks its steps with simcore_step()",
     ]
-    return _with_output(lines, output)
+    if job.exact_step or not steps.step:
+        return _with_output(lines, output)
+    error = OtherStepsError(str(_with_output(lines, output)))
+    error.step = steps.step - 1
+    return error

@@ -93,12 +93,14 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         finder,
         flex_attention,
         hub_kernels,
+        older_torch,
         torchvision_ops,
         triton,
     )
 
     cuda.install()
     cuda_source.install()
+    older_torch.install()
     host_values.install()
     parameters.install()
     saved_files.install()
@@ -147,7 +149,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     )
     from workloads.tracing.fake.group_names import FamilyNames
     from workloads.tracing.record.recorder import Recorder
-    from workloads.tracing.record.step_marks import StepDone, StepMarks
+    from workloads.tracing.record.step_marks import LaterOptimizer, StepDone, StepMarks
 
     by_recipe = job.by_recipe
     local_rank = rank % job.local_world_size
@@ -157,7 +159,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     )
     policy = ValuePolicy(job.values)
     recorder = Recorder(whole_life=not by_recipe, load=parse_load(job.load))
-    steps = StepMarks(recorder, job.step, by_recipe=by_recipe)
+    steps = StepMarks(recorder, job.step, by_recipe=by_recipe, closing=job.closing)
     output = io.StringIO()
     ended_by: BaseException | None = None
     if not by_recipe:
@@ -172,16 +174,20 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         with _fake_mode, recorder, steps, _watched(job, recorder):
             try:
                 with redirect_stdout(output), redirect_stderr(output):
-                    _execute(job)
+                    _execute(job, rank)
                 steps.script_ends()
             except StepDone:
                 pass
+            except LaterOptimizer as error:
+                raise failures.OtherStepsError.later_optimizer(error.closing) from None
             except (Exception, SystemExit) as error:
                 if by_recipe:
                     raise
                 ended_by = error
-        recorded = steps.step == job.step and bool(recorder.result.ops) and not recorder.recording
-        if ended_by is not None and not isinstance(ended_by, SystemExit):
+        recorded = bool(recorder.result.ops) and (
+            steps.done or (steps.step == job.step and not recorder.recording)
+        )
+        if ended_by is not None and not isinstance(ended_by, SystemExit) and not recorded:
             module = recorder.labels.current_module
             raise failures.explain(ended_by, rank, module, output.getvalue().splitlines()) from None
         if not recorded:
@@ -197,9 +203,13 @@ def _note_life(recorder: Any) -> None:
     recorder.num_calls += 1
 
 
-def _execute(job: ScriptJob) -> None:
+def _execute(job: ScriptJob, rank: int) -> None:
     """The script as ``__main__``, with the arguments and import path that ``python`` gives it."""
-    sys.argv = [str(job.script), *job.arguments]
+    local_rank = str(rank % job.local_world_size)
+    sys.argv = [
+        str(job.script),
+        *(one.replace("{local_rank}", local_rank).replace("{rank}", str(rank)) for one in job.arguments),
+    ]
     if sys.path[0] != job.folder:  # else the process that was forked has it already
         sys.path.insert(0, job.folder)
     if job.setup is not None:

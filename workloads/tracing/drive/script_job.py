@@ -36,13 +36,17 @@ class ScriptJob:
     """``torchrun script arguments`` on ``world_size`` ranks, ``gpus_per_node`` to a node.
 
     ``step``: the optimizer step that is kept, counted from 0; those before it run and are dropped (DDP
-    learns its buckets in the first, optimizers make their states).  ``setup``: a Python file run before the
-    script, for shape functions and stand-ins.  ``values``: (``file.py:line``, value) answers for host reads
-    of device values.  ``load``: how mixtures of experts spread their tokens, as
-    :func:`workloads.tracing.fake.expert_load.parse_load` reads it.  ``tokens_per_step``: what the script
-    trains on in a step over all ranks, for reports (0: what it looks up in its embedding).  ``recipe``: the
-    module that readies a process for a program known by name, which says itself what it does (Note [Steps of
-    a script]).  ``module``: the name under which ``python -m`` finds ``script`` ("": it is run by its path).
+    learns its buckets in the first, optimizers make their states); its last where the script takes fewer and
+    ``exact_step`` is not set.  ``closing``: see :class:`workloads.tracing.record.step_marks.StepMarks`.
+    ``setup``: a Python file run before the script, for shape functions and stand-ins.  ``values``:
+    (``file.py:line``, value) answers for host reads of device values.  ``load``: how mixtures of experts
+    spread their tokens, as :func:`workloads.tracing.fake.expert_load.parse_load` reads it.
+    ``tokens_per_step``: what the script trains on in a step over all ranks, for reports (0: what it looks up
+    in its embedding).  ``recipe``: the module that readies a process for a program known by name, which says
+    itself what it does (Note [Steps of a script]).  ``module``: the name under which ``python -m`` finds
+    ``script`` ("": it is run by its path).
+
+    In ``arguments``, ``{rank}`` and ``{local_rank}`` are the rank's.
 
     Errors: InputError for a file or number that cannot be.
     """
@@ -52,6 +56,8 @@ class ScriptJob:
     world_size: int = 1
     gpus_per_node: int = 8
     step: int = 2
+    exact_step: bool = False
+    closing: int | None = None
     setup: Path | None = None
     values: tuple[tuple[str, float], ...] = ()
     hang_s: float = HANG_S

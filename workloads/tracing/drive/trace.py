@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from simcore.errors import GraphError
 from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
 from workloads.tracing.drive.doubts import doubts
+from workloads.tracing.drive.failures import OtherStepsError
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
@@ -88,6 +89,24 @@ def trace_in(
 ) -> Graph:
     """As :func:`trace`, in workers that are running already; fills ``report``."""
     report = report or TraceReport()
+    while True:
+        try:
+            return _trace_once(pool, job, report, name, progress)
+        except OtherStepsError as error:
+            assert isinstance(job, ScriptJob)
+            if error.step is not None:
+                report.warnings.append(
+                    f"the script takes no more than {error.step + 1} steps: the last is kept"
+                    + (", in which optimizers make their states" if error.step == 0 else "")
+                )
+                job = replace(job, step=error.step)
+            if error.closing is not None:
+                job = replace(job, closing=error.closing)
+
+
+def _trace_once(
+    pool: WorkerPool, job: TracedJob, report: TraceReport, name: str, progress: Progress | None
+) -> Graph:
     with tempfile.TemporaryDirectory(prefix="simcore-mail-") as mail:
 
         def start(job_of: Callable[[int], ScriptJob], phase: str) -> Rounds:

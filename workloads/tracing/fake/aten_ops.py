@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,10 +80,36 @@ def _grouped_product_flops(one: torch.Tensor, other: torch.Tensor, *_: Any, **__
     return 2 * one.numel() * other.shape[-1]
 
 
-#: Products for which torch's counter has no formula.
+def _convolution_backward_flops(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any, **_: Any
+) -> int:
+    """What the forward pass computes, for each of the gradients of input and weight that is wanted; torch's
+    formula takes the weight's of a grouped convolution for that of a dense one.
+    """
+    transposed, wanted = args[4], args[7]
+    places = math.prod((x if transposed else grad).shape[2:])
+    return 2 * x.shape[0] * places * weight.numel() * int(sum(wanted[:2]))
+
+
+def _product_flops(place: int) -> Callable[..., int]:
+    """Of ``args[place] @ args[place + 1]``, the latter a matrix or a vector."""
+
+    def flops(*args: Any, **_: Any) -> int:
+        other = args[place + 1]
+        return 2 * int(args[place].numel()) * (int(other.shape[-1]) if other.dim() > 1 else 1)
+
+    return flops
+
+
+#: Products for which torch's counter has no formula, or a wrong one.
 _FLOPS: dict[str, Callable[..., Any]] = {
-    f"aten::{name}": _grouped_product_flops
-    for name in ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+    **{
+        f"aten::{name}": _grouped_product_flops
+        for name in ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+    },
+    **{f"aten::{name}": _product_flops(0) for name in ("dot", "mv", "_int_mm", "_scaled_mm_v2")},
+    **{f"aten::{name}": _product_flops(1) for name in ("addmv", "_addmm_activation")},
+    "aten::convolution_backward": _convolution_backward_flops,
 }
 
 

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.optim.optimizer as optimizers
+import torch.utils._foreach_utils as foreach
 from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import FakeTensor
 
 from workloads.tracing.fake.storages import touched_bytes
 from workloads.tracing.kernels import KernelCost, register_cost
@@ -19,6 +22,9 @@ def install() -> None:
     global _library
     if _library is not None:
         return
+    # Optimizers and clipping by norm take lists of tensors at once, if they know the tensors' type.
+    for types in (optimizers._foreach_supported_types, foreach._foreach_supported_types):
+        types.append(FakeTensor)
     _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for key in ("AutogradCUDA", "CUDA"):
         _library.impl("scaled_dot_product_attention", _attention, key)  # type: ignore[no-untyped-call]

@@ -2,8 +2,10 @@
 
 Note [Steps of a script]
     A step ends with ``optimizer.step()``.  Several optimizers that step one after the other, without a
-    forward or backward between, end one step together: as many as the first step had.  Where no optimizer of
-    torch steps, a step ends with the forward or backward pass that follows writing parameters behind a
+    forward or backward between, end one step together: as many as the first step had.  Where another one
+    steps later for the first time (the generator's behind the discriminator's), the program is run again, and
+    a step ends with that one; while one that was made has not stepped, it is waited for.  Where no optimizer
+    of torch steps, a step ends with the forward or backward pass that follows writing parameters behind a
     backward pass: the program updates them itself.  A script that says ``with simcore_step():`` is believed
     instead.  A recipe says everything itself: steps, what runs in them
     (:meth:`StepMarks.action_begins`, :meth:`StepMarks.part_begins`) and what its rank holds.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +34,9 @@ from workloads.tracing.record.recorder import Recorder
 #: The marks of the rank being run.
 _active: StepMarks | None = None
 
+#: Steps during which an optimizer that was made but has not stepped is waited for.
+_PATIENCE = 16
+
 #: Parts of module names that wrappers add.
 WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 
@@ -39,8 +45,30 @@ class StepDone(BaseException):
     """Ends the script once the step is recorded; no ``except Exception`` of the script stops it."""
 
 
+class LaterOptimizer(BaseException):
+    """Ends the script when an optimizer steps for the first time although whole steps were seen:
+    ``closing`` counts those that had stepped before.
+    """
+
+    def __init__(self, closing: int) -> None:
+        super().__init__(closing)
+        self.closing = closing
+
+
 def install() -> None:
-    """See every backward pass, also those that a framework asks the engine for; once per process."""
+    """See every backward pass, also those that a framework asks the engine for, and every optimizer that is
+    made; once per process.
+    """
+    optimizers: Any = torch.optim.Optimizer
+    make = optimizers.__init__
+
+    @functools.wraps(make)
+    def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        make(optimizer, *args, **kwargs)
+        if _active is not None:
+            _active.made.append(weakref.ref(optimizer))
+
+    optimizers.__init__ = made
     for name in ("backward", "grad"):  # they make the first gradient before they ask the engine
         setattr(torch.autograd, name, _seen(getattr(torch.autograd, name)))
     variable: Any = torch.autograd.Variable
@@ -118,23 +146,31 @@ class RankFacts:
 
 
 class StepMarks:
-    """Drives a recorder through one step of a script; ``keep`` is the step to record.
+    """Drives a recorder through one step of a script; ``keep`` is the step to record, ``closing`` the place,
+    among optimizers in the order of their first steps, of the one that ends a step (None: seen by itself).
 
     ``by_recipe``: the program says itself what it does, and sets ``describe``, which is asked for the facts
     when the step is over.  ``live_bytes``: of a script, when the step begins.
     """
 
-    def __init__(self, recorder: Recorder, keep: int, *, by_recipe: bool = False) -> None:
+    def __init__(
+        self, recorder: Recorder, keep: int, *, by_recipe: bool = False, closing: int | None = None
+    ) -> None:
         self.recorder = recorder
         self.step = 0
         self.describe: Callable[[], RankFacts] | None = None
         self.facts = RankFacts(MemoryProfile())
         self.live_bytes = 0
         self.roots: dict[int, torch.nn.Module] = {}
-        self.optimizers: dict[int, Any] = {}
+        self.optimizers: dict[int, Any] = {}  # in the order of their first steps
+        self.made: list[weakref.ref[Any]] = []
         self.microbatches = 0
         self.optimizer_steps = 0
+        #: The step to keep is complete.
+        self.done = False
         self._keep = keep
+        self._closing = closing
+        self._patience = _PATIENCE
         self._by_recipe = by_recipe
         self._marked = False
         self._depth = 0
@@ -146,9 +182,8 @@ class StepMarks:
         self._in_update = False
         self._in_schedule = False
         self._pipelined = False
-        self._forwards: dict[
-            int, int
-        ] = {}  # of each model chunk of a pipeline by hand: forward passes so far
+        #: Of each model chunk of a pipeline by hand: forward passes so far.
+        self._forwards: dict[int, int] = {}
         self._chunks: dict[int, int] = {}
         #: Storages of parameters, while nobody but the program itself updates them; whether it has.
         self._watched: set[int] = set()
@@ -283,17 +318,27 @@ class StepMarks:
 
     @_kept
     def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        self.optimizers[id(optimizer)] = optimizer
+        if id(optimizer) not in self.optimizers:
+            before = len(self.optimizers)
+            own = not (self._marked or self._in_update or self._by_recipe)
+            if own and (self.step or self._steps_known or self.done) and before > (self._closing or 0):
+                raise LaterOptimizer(before)
+            self.optimizers[id(optimizer)] = optimizer
         self._watched, self._updated, self.recorder.on_write = set(), False, None
         self._in_forward = False
         self._begin("optimizer", "optimizer")
 
     @_kept
-    def _optimizer_ends(self, *_: Any) -> None:
+    def _optimizer_ends(self, optimizer: Any, *_: Any) -> None:
         self._steps_now += 1
         self.optimizer_steps += 1
         if self._marked or self._in_update:
             self._begin("finish", "optimizer")
+        elif self._closing is not None:
+            if list(self.optimizers).index(id(optimizer)) == self._closing:
+                self._step_ends()
+            else:
+                self._begin("finish", "optimizer")
         elif self._steps_now >= max(self._steps_known, 1):
             # In the first step nobody knows how many optimizers follow: it ends when a forward begins.
             if self._steps_known or self._keep == 0:
@@ -321,8 +366,9 @@ class StepMarks:
             self._updated |= any(one.untyped_storage()._cdata in self._watched for one in tensors)
 
     def script_ends(self) -> None:
-        """The script has run to its end: what it updated last ends a step."""
-        if self._updated and not self._by_recipe:
+        """The script has run to its end: what was updated last ends a step."""
+        first = bool(self._steps_now) and not self._steps_known and self._closing is None
+        if (self._updated or first) and not (self._by_recipe or self._marked):
             self._step_ends()
 
     def _new_phase_of_step(self) -> None:
@@ -330,7 +376,7 @@ class StepMarks:
         if self._updated:
             self._watched, self._updated = set(), False
             self._step_ends()
-        if self._steps_now and not self._steps_known and not self._marked:
+        if self._steps_now and not self._steps_known and not self._marked and self._closing is None:
             self._steps_known = self._steps_now
             self._step_ends()
 
@@ -345,9 +391,14 @@ class StepMarks:
     def _step_ends(self) -> None:
         self._backwards_known = self.microbatches
         if self.step == self._keep:
-            self.recorder.recording = False
-            if self.describe is not None:
-                self.facts = self.describe()
+            if not self.done:
+                self.done, self.recorder.recording = True, False
+                if self.describe is not None:
+                    self.facts = self.describe()
+            self._patience -= 1
+            if self._patience and self._awaits_optimizer():
+                self._steps_now = 0
+                return
             raise StepDone
         self.step += 1
         self.microbatches = self._steps_now = 0
@@ -355,6 +406,23 @@ class StepMarks:
         self._in_forward = False
         if self.step == self._keep and not self._marked:
             self._start()
+
+    def _awaits_optimizer(self) -> bool:
+        """Whether an optimizer was made and has not stepped, of parameters that no other has stepped for."""
+        if self._by_recipe or self._marked or self._in_update:
+            return False
+        known = {id(one) for optimizer in self.optimizers.values() for one in _parameters(optimizer)}
+        waiting = [one for one in (made() for made in self.made) if one is not None]
+        return any(
+            any(one.requires_grad and is_on_device(one) for one in _parameters(optimizer))
+            and not any(id(one) in known for one in _parameters(optimizer))
+            for optimizer in waiting
+            if id(optimizer) not in self.optimizers
+        )
+
+
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    return (_local(one) for group in optimizer.param_groups for one in group["params"])
 
 
 def _evaluates(module: torch.nn.Module) -> bool:

@@ -74,6 +74,7 @@ def _optimizers() -> dict[str, Any]:
 _OPTIMIZERS = _optimizers()
 _MODULES: dict[str, dict[str, Any]] = {
     "bitsandbytes": {"__version__": "0.48.0"},
+    "bitsandbytes.nn": {},
     "bitsandbytes.optim": _OPTIMIZERS,
 }
 
@@ -85,4 +86,4 @@ def members(name: str) -> dict[str, Any] | None:
 
 def submodules(name: str) -> tuple[str, ...]:
     """Modules that the import of ``name`` imports."""
-    return ("bitsandbytes.optim",) if name == "bitsandbytes" else ()
+    return ("bitsandbytes.nn", "bitsandbytes.optim") if name == "bitsandbytes" else ()

@@ -6,6 +6,7 @@ extension that is installed is used as it is.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import sys
@@ -36,6 +37,7 @@ _STAND_INS = {
     "kernels": "workloads.tracing.stand_ins.hub_kernels",
     "transformer_engine": "workloads.tracing.stand_ins.transformer_engine",
     "triton": "workloads.tracing.stand_ins.triton",
+    "xformers": "workloads.tracing.stand_ins.xformers",
 }
 
 #: Extensions that were stood in for in this process.
@@ -56,6 +58,8 @@ class _StandInLoader(importlib.abc.Loader):
         source = _source(module.__name__)
         members: dict[str, Any] = source.members(module.__name__) or {}
         vars(module).update(members)
+        if "__getattr__" not in members:
+            vars(module)["__getattr__"] = functools.partial(_missing, module.__name__)
         for name in getattr(source, "submodules", lambda _: ())(module.__name__):
             importlib.import_module(name)
 
@@ -79,6 +83,13 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
         if _source(fullname).members(fullname) is None:
             return None
         return ModuleSpec(fullname, _StandInLoader(), is_package=True)
+
+
+def _missing(module: str, name: str) -> Any:
+    """What a stand-in has not, by a message that says so."""
+    raise AttributeError(
+        f"module {module!r} has no attribute {name!r} here: it stands in for what is not installed"
+    )
 
 
 def _source(fullname: str) -> Any:
