@@ -16,19 +16,17 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import optimizer as torch_optimizer
 
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import marks
-from workloads.tracing.fake.aten_ops import is_on_device
-from workloads.tracing.fake.storages import new_bytes
+from workloads.tracing.record import passes
+from workloads.tracing.record.rank_facts import RankFacts, held, unstepped
 from workloads.tracing.record.recorder import Recorder
 
 #: The marks of the rank being run.
@@ -56,23 +54,8 @@ class LaterOptimizer(BaseException):
 
 
 def install() -> None:
-    """See every backward pass, also those that a framework asks the engine for, and every optimizer that is
-    made; once per process.
-    """
-    optimizers: Any = torch.optim.Optimizer
-    make = optimizers.__init__
-
-    @functools.wraps(make)
-    def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        make(optimizer, *args, **kwargs)
-        if _active is not None:
-            _active.made.append(weakref.ref(optimizer))
-
-    optimizers.__init__ = made
-    for name in ("backward", "grad"):  # they make the first gradient before they ask the engine
-        setattr(torch.autograd, name, _seen(getattr(torch.autograd, name)))
-    variable: Any = torch.autograd.Variable
-    variable._execution_engine = _Engine(variable._execution_engine)
+    """See every backward pass and every optimizer that is made; once per process."""
+    passes.install(lambda: _active)
 
 
 def current() -> StepMarks:
@@ -93,32 +76,6 @@ def in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return labelled
 
 
-def _seen(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass, maybe inside another."""
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if _active is None:
-            return original(*args, **kwargs)
-        _active.backward_begins()
-        result = original(*args, **kwargs)
-        _active.backward_ends()
-        return result
-
-    return backward
-
-
-class _Engine:
-    """Autograd's engine, whose passes the marks hear of."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.run_backward = _seen(engine.run_backward)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
 def _kept(happens: Callable[..., None]) -> Callable[..., None]:
     """``happens``, or kept to happen in each replay of the graph that is being captured."""
 
@@ -131,18 +88,6 @@ def _kept(happens: Callable[..., None]) -> Callable[..., None]:
             capture.events.append((len(capture.ops), functools.partial(method, marks, *args)))
 
     return method
-
-
-@dataclass(frozen=True)
-class RankFacts:
-    """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
-    parameters, the first layer of each model chunk (() where none is known), versions beside torch's.
-    """
-
-    memory: MemoryProfile
-    num_parameters: int = 0
-    layer_offset: tuple[int, ...] = ()
-    versions: tuple[tuple[str, str], ...] = ()
 
 
 class StepMarks:
@@ -221,7 +166,7 @@ class StepMarks:
     def _start(self) -> None:
         gc.collect()
         if not self._by_recipe:
-            self.facts = _held(self.roots.values(), self.optimizers.values())
+            self.facts = held(self.roots.values(), self.optimizers.values())
         self.live_bytes = self.recorder.live_bytes
         self.recorder.recording = True
         self._begin("begin", "fwd")
@@ -411,18 +356,8 @@ class StepMarks:
         """Whether an optimizer was made and has not stepped, of parameters that no other has stepped for."""
         if self._by_recipe or self._marked or self._in_update:
             return False
-        known = {id(one) for optimizer in self.optimizers.values() for one in _parameters(optimizer)}
-        waiting = [one for one in (made() for made in self.made) if one is not None]
-        return any(
-            any(one.requires_grad and is_on_device(one) for one in _parameters(optimizer))
-            and not any(id(one) in known for one in _parameters(optimizer))
-            for optimizer in waiting
-            if id(optimizer) not in self.optimizers
-        )
-
-
-def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
-    return (_local(one) for group in optimizer.param_groups for one in group["params"])
+        made = [one for one in (made() for made in self.made) if one is not None]
+        return unstepped(made, self.optimizers.values())
 
 
 def _evaluates(module: torch.nn.Module) -> bool:
@@ -432,37 +367,3 @@ def _evaluates(module: torch.nn.Module) -> bool:
         and not torch.is_grad_enabled()
         and any(one.requires_grad for one in module.parameters())
     )
-
-
-def _held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
-    """Parameters and optimizer states on this rank; storages count once.  What an optimizer updates that no
-    module has (the main copies of mixed precision) is state, unless no module was seen.
-    """
-    of_modules = {id(one): one for root in roots for one in root.parameters()}
-    updated = {
-        id(one): one
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for one in group["params"]
-    }
-    parameters = of_modules or updated
-    local = [_local(parameter) for parameter in parameters.values()]
-    states = [_local(one) for key, one in updated.items() if key not in parameters]
-    states += [
-        _local(value)
-        for optimizer in optimizers
-        for state in optimizer.state.values()
-        for value in (state.values() if isinstance(state, dict) else ())
-        if isinstance(value, torch.Tensor)
-    ]
-    seen: set[int] = set()
-    own, state = (new_bytes(filter(is_on_device, tensors), seen) for tensors in (local, states))
-    return RankFacts(MemoryProfile(own, 0, state), sum(tensor.numel() for tensor in local))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor; DeepSpeed's ZeRO-3 hangs it on the parameter."""
-    held: torch.Tensor = (
-        tensor._local_tensor if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
-    )
-    return held

@@ -229,7 +229,7 @@ def scaled_index_add(
     return torch.index_add(input, 0, index, source if scaling is None else scaling * source, alpha=alpha)
 
 
-class RMSNorm(torch.nn.Module):
+class TritonNorm(torch.nn.Module):
     """Triton's norm, one kernel each way."""
 
     def __init__(self, dim: int, include_weight: bool = True, eps: float = 1e-6) -> None:
@@ -276,7 +276,8 @@ _MODULES: dict[str, dict[str, Any]] = {
     "xformers": {"__version__": "0.0.32"},
     "xformers.ops": {
         **_ATTENTION,
-        **{one.__name__: one for one in (SwiGLU, RMSNorm, unbind, index_select_cat, scaled_index_add)},
+        "RMSNorm": TritonNorm,
+        **{one.__name__: one for one in (SwiGLU, unbind, index_select_cat, scaled_index_add)},
     },
     "xformers.ops.fmha": _ATTENTION,
     "xformers.ops.fmha.attn_bias": _BIASES,

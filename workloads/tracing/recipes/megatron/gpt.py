@@ -36,7 +36,8 @@ from workloads.tracing.recipes.megatron import hooks
 from workloads.tracing.recipes.megatron.context import ContextParallelAttention
 from workloads.tracing.recipes.megatron.job import MegatronGptJob
 from workloads.tracing.record import step_marks
-from workloads.tracing.record.step_marks import RankFacts, StepMarks
+from workloads.tracing.record.rank_facts import RankFacts
+from workloads.tracing.record.step_marks import StepMarks
 
 
 class GptRank:

@@ -1,0 +1,70 @@
+"""What torch is asked to do, told to who watches the rank: backward passes, optimizers that are made."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Watcher(Protocol):
+    """Hears of it; ``made``: optimizers so far."""
+
+    made: list[weakref.ref[Any]]
+
+    def backward_begins(self) -> None:
+        """A backward pass starts, maybe inside another."""
+
+    def backward_ends(self) -> None:
+        """The backward pass that started last is over."""
+
+
+def install(watcher: Callable[[], Watcher | None]) -> None:
+    """Tell ``watcher()`` of every backward pass, also of those that a framework asks the engine for, and of
+    every optimizer; once per process.
+    """
+    optimizers: Any = torch.optim.Optimizer
+    make = optimizers.__init__
+
+    @functools.wraps(make)
+    def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        make(optimizer, *args, **kwargs)
+        listener = watcher()
+        if listener is not None:
+            listener.made.append(weakref.ref(optimizer))
+
+    optimizers.__init__ = made
+    for name in ("backward", "grad"):  # they make the first gradient before they ask the engine
+        setattr(torch.autograd, name, _seen(getattr(torch.autograd, name), watcher))
+    variable: Any = torch.autograd.Variable
+    variable._execution_engine = _Engine(variable._execution_engine, watcher)
+
+
+def _seen(original: Callable[..., Any], watcher: Callable[[], Watcher | None]) -> Callable[..., Any]:
+    """A backward pass, maybe inside another."""
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        listener = watcher()
+        if listener is None:
+            return original(*args, **kwargs)
+        listener.backward_begins()
+        result = original(*args, **kwargs)
+        listener.backward_ends()
+        return result
+
+    return backward
+
+
+class _Engine:
+    """Autograd's engine."""
+
+    def __init__(self, engine: Any, watcher: Callable[[], Watcher | None]) -> None:
+        self._engine = engine
+        self.run_backward = _seen(engine.run_backward, watcher)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)

@@ -1,0 +1,71 @@
+"""What a rank of a script holds beside its ops: parameters and states of optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from simcore.graph.graph import MemoryProfile
+from workloads.tracing.fake.aten_ops import is_on_device
+from workloads.tracing.fake.storages import new_bytes
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
+    parameters, the first layer of each model chunk (() where none is known), versions beside torch's.
+    """
+
+    memory: MemoryProfile
+    num_parameters: int = 0
+    layer_offset: tuple[int, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
+    """Parameters and optimizer states on this rank; storages count once.  What an optimizer updates that no
+    module has (the main copies of mixed precision) is state, unless no module was seen.
+    """
+    of_modules = {id(one): one for root in roots for one in root.parameters()}
+    updated = {id(one): one for optimizer in optimizers for one in _all_parameters(optimizer)}
+    parameters = of_modules or updated
+    local = [_local(parameter) for parameter in parameters.values()]
+    states = [_local(one) for key, one in updated.items() if key not in parameters]
+    states += [
+        _local(value)
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        for value in (state.values() if isinstance(state, dict) else ())
+        if isinstance(value, torch.Tensor)
+    ]
+    seen: set[int] = set()
+    own, state = (new_bytes(filter(is_on_device, tensors), seen) for tensors in (local, states))
+    return RankFacts(MemoryProfile(own, 0, state), sum(tensor.numel() for tensor in local))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor; DeepSpeed's ZeRO-3 hangs it on the parameter."""
+    held: torch.Tensor = (
+        tensor._local_tensor if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
+    )
+    return held
+
+
+def unstepped(made: Collection[Any], stepped: Collection[Any]) -> bool:
+    """Whether one of the optimizers ``made`` is of trained parameters on the device that none of those that
+    have ``stepped`` has.
+    """
+    known = {id(one) for optimizer in stepped for one in _all_parameters(optimizer)}
+    return any(
+        any(one.requires_grad and is_on_device(_local(one)) for one in _all_parameters(optimizer))
+        and not any(id(one) in known for one in _all_parameters(optimizer))
+        for optimizer in made
+    )
+
+
+def _all_parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    return (one for group in optimizer.param_groups for one in group["params"])
