@@ -53,7 +53,7 @@ class Clock(Environment):
 
     It keeps what is scheduled itself (``schedule``, ``peek`` and ``step`` are what SimPy asks of an
     environment), so that a part of it can be played on an agenda of its own: :meth:`catching_up`.
-    ``now`` is the current simulated time, ps.
+    ``now`` is the current simulated time, ps, ``agenda`` a heap of what is due.
     """
 
     now: int = 0  # SimPy's is a property, which is asked for everywhere
@@ -61,9 +61,8 @@ class Clock(Environment):
     def __init__(self) -> None:
         super().__init__(0)
         self.num_events = 0
-        self._agenda: list[Entry] = []
+        self.agenda: list[Entry] = []
         self._numbers = count()
-        self._caught_up = 0  # events processed while others were ahead
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
         """Have ``event`` processed ``delay`` ps from now."""
@@ -78,17 +77,17 @@ class Clock(Environment):
         self._note(self.now, _LAST, lambda _: call())
 
     def _note(self, time_ps: int, priority: int, happens: Callable[[int], None]) -> None:
-        heappush(self._agenda, (time_ps, priority, next(self._numbers), happens))
+        heappush(self.agenda, (time_ps, priority, next(self._numbers), happens))
 
     def peek(self) -> float:
         """Time of the next event, infinity without any."""
-        return self._agenda[0][0] if self._agenda else float("inf")
+        return self.agenda[0][0] if self.agenda else float("inf")
 
     def step(self) -> None:
         """Process the next event.  EmptySchedule without any."""
-        if not self._agenda:
+        if not self.agenda:
             raise EmptySchedule
-        self.now, _, number, happens = heappop(self._agenda)
+        self.now, _, number, happens = heappop(self.agenda)
         happens(number)
         self.num_events += 1
 
@@ -98,7 +97,7 @@ class Clock(Environment):
         The body is :meth:`step` written out, since it runs once per event.  ``progress`` is called with the
         event count from time to time.
         """
-        agenda, done = self._agenda, self.num_events
+        agenda, done = self.agenda, 0
         with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
             while agenda:
                 self.now, _, number, happens = heappop(agenda)
@@ -106,9 +105,17 @@ class Clock(Environment):
                 done += 1
                 if progress is not None and not done % _REPORT_EVERY:
                     progress(done)
-        self.num_events = done + self._caught_up
-        self._caught_up = 0
+        self.num_events += done
         return self.num_events
+
+    def play_until(self, time_ps: int) -> None:
+        """Process what is due before ``time_ps``, and be there."""
+        agenda = self.agenda
+        while agenda and agenda[0][0] < time_ps:
+            self.now, _, number, happens = heappop(agenda)
+            happens(number)
+            self.num_events += 1
+        self.now = time_ps
 
     @contextmanager
     def catching_up(self, since_ps: int) -> Iterator[None]:
@@ -117,15 +124,12 @@ class Clock(Environment):
         For what has had nothing to do with anything else since then: it has an agenda of its own until it has
         caught up.  What it has due now or later joins the others' agenda.
         """
-        others, now = self._agenda, self.now
-        own = self._agenda = []
+        others, now = self.agenda, self.now
+        own = self.agenda = []
         self.now = since_ps
         yield
-        while own and own[0][0] < now:
-            self.now, _, number, happens = heappop(own)
-            happens(number)
-            self._caught_up += 1
-        self._agenda, self.now = others, now
+        self.play_until(now)
+        self.agenda = others
         for entry in own:
             heappush(others, entry)
 
@@ -162,10 +166,14 @@ class Signal(Event):
 class Movable(Signal):
     """A signal with a due time that can be moved: only the latest :meth:`set` counts.
 
-    Subclasses say in :meth:`due` what happens at that time; they may set another one or fire.
+    ``due_ps`` is that time.  Subclasses say in :meth:`due` what happens then; they may set another one or
+    fire.
     """
 
     _due_entry = _NO_ENTRY
+    due_ps = 0
+    _queued_entry = _NO_ENTRY  # on the agenda, not after the due one
+    _queued_ps = 0
 
     def set(self, time_ps: int) -> None:
         """Become due at ``time_ps`` (not before now), instead of at any time set before.
@@ -176,7 +184,9 @@ class Movable(Signal):
             raise InputError("the step takes more than 53 days, which 64 bits of ps cannot tell; check rates")
         clock = self.env
         number = self._due_entry = next(clock._numbers)
-        heappush(clock._agenda, (time_ps, NORMAL, number, self._woken))
+        self.due_ps = time_ps
+        if self._queued_entry == _NO_ENTRY or time_ps < self._queued_ps:
+            self._queue(number)
 
     def unset(self) -> None:
         """Do not become due until set again."""
@@ -186,7 +196,16 @@ class Movable(Signal):
         """The time has come."""
         self.fire()
 
+    def _queue(self, number: int) -> None:
+        self._queued_entry, self._queued_ps = number, self.due_ps
+        heappush(self.env.agenda, (self.due_ps, NORMAL, number, self._woken))
+
     def _woken(self, number: int) -> None:
+        if number != self._queued_entry:
+            return
+        self._queued_entry = _NO_ENTRY
         if number == self._due_entry:
             self._due_entry = _NO_ENTRY
             self.due()
+        elif self._due_entry != _NO_ENTRY:  # moved back since: its turn is that of the latest set
+            self._queue(self._due_entry)

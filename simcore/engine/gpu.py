@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import simpy
 from simpy.events import Event
@@ -33,7 +33,34 @@ if TYPE_CHECKING:
     from simcore.engine.execution import Processor
     from simcore.engine.sequence import Environment, KernelSequence
     from simcore.network.flow import Flow, Network
-    from simcore.network.link import Observer
+
+
+#: What others do to a GPU: take SMs or give them back, draw on HBM or no longer, and have kernels re-rated.
+TAKEN, GIVEN_BACK, DRAWN, ENDED, RERATED = range(5)
+
+
+class Sleeper(Protocol):
+    """Somebody who answers for what a GPU does, while nothing seems to be under way on it.
+
+    Told what is about to change, now, it either goes on with that or has the GPU be where it would be.
+    """
+
+    def change(
+        self,
+        kind: int,
+        num_sms: int = 0,
+        flow: Flow | None = None,
+        bytes_per_ps: float = 0.0,
+        desired_bytes_per_ps: float = 0.0,
+    ) -> None:
+        """Others take or give back SMs, a flow draws so much from now on or nothing any more, or what ended
+        before has kernels re-rated.
+        """
+        ...
+
+    def touched(self) -> None:
+        """Something else, that it cannot go on with."""
+        ...
 
 
 class Hold(base.Put["SmPool"]):
@@ -88,16 +115,17 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         """
         if not 0 <= num_sms <= self.num_sms:
             raise InputError(f"a kernel cannot hold {num_sms} of {self.num_sms} SMs")
-        if self._gpu.observer is not None:
-            self._gpu.observer.touched()
+        if self._gpu.sleeper is not None:
+            self._gpu.sleeper.change(TAKEN, num_sms)
         return Hold(self, num_sms, purpose)
 
     def release(self, num_sms: int, purpose: str = "") -> None:
         """Give back SMs of a granted hold."""
         gpu = self._gpu
-        if gpu.observer is not None:
-            gpu.observer.touched()
+        if gpu.sleeper is not None:
+            gpu.sleeper.change(GIVEN_BACK, num_sms)
         if not gpu.executions:
+            gpu.stale = False
             self._count(-num_sms, purpose)
             self.grant_waiting()
             return
@@ -159,7 +187,8 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
 class Gpu:
     """One simulated GPU.  ``hbm_bytes_per_s`` is what its kernels share, ``execution`` what a sequence of
-    them runs as.  An ``observer`` is told before anything on the GPU changes.
+    them runs as.  A ``sleeper`` is told before anything on the GPU changes.  ``stale``: a flow has ended, and
+    kernels have not been re-rated yet.
     """
 
     def __init__(
@@ -184,20 +213,20 @@ class Gpu:
         self.draws: dict[Flow, tuple[float, float]] = {}  # HBM bytes/ps: actual, desired
         self._limited: dict[Flow, float] = {}
         self._sharing = False
-        self._stale = False  # a flow has ended and kernels have not been re-rated yet
-        self.observer: Observer | None = None
+        self.stale = False
+        self.sleeper: Sleeper | None = None
         self._execution = execution
 
     def touched(self) -> None:
-        """Something on the GPU is about to change."""
-        if self.observer is not None:
-            self.observer.touched()
+        """See :class:`simcore.network.link.Observer`."""
+        if self.sleeper is not None:
+            self.sleeper.touched()
 
     def taken(self) -> tuple[int, tuple[tuple[float, float], ...]] | None:
         """What others have of the GPU, if nothing else is under way or wanted: SMs held, and the HBM bytes/ps
         (actual, desired) of each flow.
         """
-        if self.executions or self.sms.put_queue or self._limited or self.observer is not None:
+        if self.executions or self.sms.put_queue or self._limited or self.sleeper is not None:
             return None
         return self.sms.held, tuple(self.draws.values())
 
@@ -226,8 +255,8 @@ class Gpu:
         ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says);
         ``stream`` decides between kernels that come at the same instant.
         """
-        if self.observer is not None:
-            self.observer.touched()
+        if self.sleeper is not None:
+            self.sleeper.touched()
         if self.executions:
             self.settle()
         execution = self._execution(self, kernels, launch_ps)
@@ -251,8 +280,9 @@ class Gpu:
 
     def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        if self.observer is not None:
-            self.observer.touched()
+        if self.sleeper is not None:
+            kind = DRAWN if desired_bytes_per_ps > 0.0 else RERATED
+            self.sleeper.change(kind, 0, flow, bytes_per_ps, desired_bytes_per_ps)
         busy = bool(self.executions) and not self._sharing
         if busy:
             self.settle()
@@ -263,17 +293,21 @@ class Gpu:
 
     def draw_ended(self, flow: Flow) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        if self.observer is not None:
-            self.observer.touched()
+        if self.sleeper is not None:
+            self.sleeper.change(ENDED, 0, flow)
         if self.executions:
             self.settle()
-            self._stale = True
+            self.stale = True
+        elif self.sleeper is not None:
+            self.stale = True
         self.draws.pop(flow, None)
         self._limited.pop(flow, None)
 
     def refresh(self) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        if self._stale:
+        if self.stale:
+            if self.sleeper is not None:
+                self.sleeper.change(RERATED)
             self.rerate()
 
     # -- sharing ---------------------------------------------------------------------------------
@@ -300,7 +334,7 @@ class Gpu:
 
     def rerate(self) -> None:
         """Share SMs and HBM among the kernels now running and set their completion times."""
-        self._stale = False
+        self.stale = False
         running = self.running()
         if not running:
             if self._limited:

@@ -41,7 +41,7 @@ class LearnedGpu(Gpu):
 
     def rerate(self) -> None:
         """Share the GPU among the kernels now running, as if nobody communicated."""
-        self._stale = False
+        self.stale = False
         running = self.running()
         if not running:
             return

@@ -59,7 +59,7 @@ def test_a_pipeline_of_tensor_parallel_layers(overlap, monkeypatch):
     monkeypatch.setattr(solo, "WORTH_OPS", float("inf"))
     without = run(graph, where)
     assert without.step_ps == spans.step_ps
-    assert 2 * spans.engine_events < without.engine_events
+    assert spans.engine_events < 0.55 * without.engine_events
 
 
 def test_interleaved_stages_that_messages_disturb():

@@ -24,9 +24,10 @@ import numpy as np
 from simcore.clock import uncollected
 from simcore.engine.execution import Execution
 from simcore.engine.launches import host_costs
+from simcore.engine.shortcuts.bookings import log_of
 from simcore.engine.shortcuts.cell_times import CellBook
 from simcore.engine.shortcuts.runs import Runs
-from simcore.engine.shortcuts.solo import Solos, are_worthwhile, log_of
+from simcore.engine.shortcuts.solo import Solos, are_worthwhile
 from simcore.engine.shortcuts.steady import repeated
 from simcore.engine.shortcuts.ties import Tie, ties_of
 from simcore.engine.simulate import Aid, counted

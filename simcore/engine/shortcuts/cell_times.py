@@ -1,11 +1,17 @@
-"""How long cells last in a share of a GPU: each kind is simulated once, by itself, and remembered."""
+"""How long cells last in a share of a GPU: each kind is simulated once, by itself, and remembered.
+
+Note [Courses]
+    What others do to the GPU while a cell is under way, taking SMs or HBM bandwidth or giving them back, are
+    a few kinds of *changes*.  How the cell goes on depends on nothing but the changes since it began and when
+    they came: its *course*.  Courses of a cell are a tree, whose root knows no change.  Each is played once,
+    from the cell's start on; messages that reach equal stages of a pipeline at equal moments of a cell find
+    it there.  Changes that the cell would answer, as where SMs have to wait for blocks that retire, or
+    kernels slow a flow down through HBM, have no course: others are concerned, and everything is played.
+"""
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,97 +19,44 @@ import numpy.typing as npt
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
-from simcore.engine.execution import Execution, Processor
-from simcore.engine.gpu import Gpu
 from simcore.engine.rank import Rank
-from simcore.engine.rendezvous import Communicator
-from simcore.engine.sequence import KernelSequence
-from simcore.engine.shortcuts.cells import calls_of, num_ops
-from simcore.graph.ops import IntArray
-from simcore.network.flow import Flow
-from simcore.network.fluid import FluidNetwork
+from simcore.engine.shortcuts.apart import (
+    Apart,
+    CellTimes,
+    Change,
+    DisturbedError,
+    Executed,
+    Lab,
+    Playing,
+    Share,
+    Signature,
+)
 
 if TYPE_CHECKING:
-    from simcore.engine.items import Call, Item
+    from simcore.engine.items import Call
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.shortcuts.cells import Cell, Pattern
-    from simcore.engine.tape import Tape
-    from simcore.network.flow import Endpoint
 
-Signature = tuple[object, ...]  # a GPU, numbers of plans
-Executed = Callable[[Processor, KernelSequence, int], Execution]
-
-#: What others have of a GPU: SMs held, and (actual, desired) HBM bytes/ps of each flow.
-Share = tuple[int, tuple[tuple[float, float], ...]]
-_LONG_AGO = -(1 << 60)  # ps: when everything in a cell was launched
+#: Courses with changes, some kB each; those that never come again must not fill the memory.
+_MOST_COURSES: Final = 30_000
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class StreamTimes:
-    """Records of one stream's items (ready, start, end) and ops (start, end), ps from the cell's start; -1
-    where a rank keeps none.  ``has_some``, ``has_all``: columns of which anything, everything is set.
+@dataclass(eq=False, slots=True)
+class Course:
+    """How a cell goes that begins in a ``share`` of the GPU, with ``changes`` (ps after it began, what).
+
+    ``times`` are there if nothing else changes; None: nobody has asked yet, or others are concerned
+    (``is_disturbed``).  The cell is not over before ``at_least_ps``.  ``later`` are its courses with one more
+    change.
     """
 
-    columns: tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
-    has_some: tuple[bool, ...]
-    has_all: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, *columns: IntArray) -> StreamTimes:
-        """From the columns."""
-        ready, start, end, op_start, op_end = columns
-        marks = [column >= 0 for column in columns]
-        some, every = tuple(bool(m.any()) for m in marks), tuple(bool(m.all()) for m in marks)
-        return cls((ready, start, end, op_start, op_end), some, every)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class CellTimes:
-    """What happens in a cell: how long it lasts, its streams' records, and what its flows did to links.
-
-    ``changes`` are (time, call, change of the call's rate in bytes/ps).  ``last[s]``: when the last item of
-    stream ``s`` has ended, ps.
-    """
-
-    lasts_ps: int
-    streams: tuple[StreamTimes, ...]
-    changes: tuple[tuple[int, int, float], ...]
-    last: tuple[int, ...]
-
-
-class _DisturbedError(Exception):
-    """Somebody outside would be slowed down: what happens then is no matter of the cell alone."""
-
-
-#: Stands for a flow that has nothing to do with the cell but draws HBM.
-_OUTSIDE: Final = CollectivePlan(
-    "outside", 0, (), "none", "Simple", 0, 0, 0, 0, 0, 0.0, math.inf, 1.0, (), 0
-)  # fmt: skip
-
-
-class _Apart(FluidNetwork):
-    """The links of one rank's cells, where nobody else is."""
-
-    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
-        if flow.plan is _OUTSIDE:
-            raise _DisturbedError
-        super().limit(flow, member, cap)
-
-
-class _Soloist(Rank):
-    """A rank that plays one cell."""
-
-    def __init__(
-        self,
-        rank: Rank,
-        tape: Tape,
-        gpu: Gpu,
-        clock: Clock,
-        bound: dict[Call, tuple[Communicator, CollectivePlan]],
-    ) -> None:
-        super().__init__(rank.number, tape, gpu, rank.communicators, clock)
-        self._bound = bound
-        self.host_base.append(_LONG_AGO)
+    cell: Cell
+    share: Share
+    changes: tuple[tuple[int, Change], ...]
+    times: CellTimes | None = None
+    is_disturbed: bool = False
+    at_least_ps: int = 0
+    later: dict[tuple[int, Change], Course] = field(default_factory=dict)
 
 
 class OwnCalls:
@@ -139,127 +92,75 @@ class OwnCalls:
 
 
 class CellBook:
-    """Times of cells by what is in them and by the share of the GPU that they get."""
+    """Courses of cells by what is in them and by the share of the GPU that they get."""
 
     def __init__(
         self, bytes_per_s: npt.NDArray[np.float64], communicators: Communicators, execution: Executed
     ) -> None:
         self._execution = execution
-        self._clock = Clock()
-        self._network = _Apart(self._clock, bytes_per_s)
         self._communicators = communicators
-        self._cells: dict[tuple[Cell, Signature, Share], CellTimes | None] = {}
+        self._bytes_per_s = bytes_per_s
+        self._courses: dict[tuple[Cell, Signature, Share], Course] = {}
+        self._num_courses = 0
         self._plans: dict[object, int] = {}
+        self._links = Apart(Clock(), bytes_per_s)
+        self._labs: list[Lab] = []
         self.num_events = 0
 
-    def cells(self, own: OwnCalls, pattern: Pattern, share: Share) -> list[CellTimes | None]:
-        """Times of the cells of ``pattern`` on a rank's GPU with ``share`` taken by others.
+    def course(self, own: OwnCalls, cell: Cell, share: Share) -> Course:
+        """How a cell goes on a rank's GPU with ``share`` taken by others, with its times."""
+        key = (cell, own.signature(cell), share)
+        found = self._courses.get(key)
+        if found is None:
+            found = self._courses[key] = Course(cell, share, ())
+            self.time(own, found)
+        return found
 
-        None for a cell that would slow the others down.
+    def after(self, course: Course, since_ps: int, change: Change) -> Course:
+        """The course with a change so long after the cell began."""
+        found = course.later.get((since_ps, change))
+        if found is None:
+            if self._num_courses >= _MOST_COURSES:
+                self._forget()
+            self._num_courses += 1
+            found = Course(course.cell, course.share, (*course.changes, (since_ps, change)))
+            course.later[since_ps, change] = found
+        return found
+
+    def _forget(self) -> None:
+        """Courses with changes."""
+        for course in self._courses.values():
+            course.later.clear()
+        self._num_courses = 0
+
+    def time(self, own: OwnCalls, course: Course) -> None:
+        """Find the times of a course, unless that has been tried."""
+        if course.times is None and not course.is_disturbed:
+            try:
+                self.end(self.begin(own, course), course)
+            except DisturbedError:
+                course.is_disturbed = True
+
+    def begin(self, own: OwnCalls, course: Course) -> Playing:
+        """Play a cell by itself, up to the last change of its course.
+
+        Errors: DisturbedError where others are concerned.
         """
-        return [self._cell(own, cell, share) for cell in pattern.cells]
+        lab = self._labs.pop() if self._labs else Lab(self._bytes_per_s, self._communicators, self._execution)
+        playing = Playing(lab, own.rank, own.signature(course.cell), course.cell, course.share)
+        for since_ps, change in course.changes:
+            playing.play_before(since_ps)
+            playing.make(change)
+        return playing
+
+    def end(self, playing: Playing, course: Course) -> None:
+        """Play on to the end and note the times.  Errors: DisturbedError where something does not end."""
+        course.times = playing.times()
+        self.num_events += playing.num_events
+        playing.lab.network.log.clear()
+        self._labs.append(playing.lab)
 
     def number_of_plan(self, content: tuple[object, ...], plan: CollectivePlan) -> int:
         """Number of a plan with that content on the links of the cells."""
-        key = (*content, self._network.route(plan).alone)
+        key = (*content, self._links.route(plan).alone)
         return self._plans.setdefault(key, len(self._plans))
-
-    def _cell(self, own: OwnCalls, cell: Cell, share: Share) -> CellTimes | None:
-        key = (cell, own.signature(cell), share)
-        if key not in self._cells:
-            try:
-                self._cells[key] = self._played(own.rank, cell.items, share)
-            except _DisturbedError:
-                self._cells[key] = None
-                self._clock = Clock()
-                self._network = _Apart(self._clock, self._network.bytes_per_s)
-        return self._cells[key]
-
-    def _played(self, rank: Rank, items: Sequence[Sequence[Item]], share: Share) -> CellTimes:
-        """Simulate a cell by itself."""
-        clock, network = self._clock, self._network
-        begin, before = clock.now, clock.num_events
-        gpu = Gpu(
-            clock, network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
-            execution=self._execution,
-        )  # fmt: skip
-        held, draws = share
-        gpu.sms.held = held
-        gpu.draws.update({Flow(clock, _OUTSIDE, ()): draw for draw in draws})
-        bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
-        number_of: dict[int, int] = {}
-        for number, call in enumerate(calls_of(items)):
-            plan = replace(rank.bound(call)[1])  # an object of its own: the log tells calls apart
-            if call not in bound:
-                bound[call] = self._communicators.apart(rank.number, call, network, clock), plan
-            number_of.setdefault(network.route(bound[call][1]).number, number)
-        soloist = _Soloist(rank, _tape_of(rank.tape, items), gpu, clock, bound)
-        log = network.log
-        logged = len(log.time_ps)
-        for coroutine in soloist.coroutines()[1:]:
-            clock.process(coroutine)
-        clock.drain()
-        self.num_events += clock.num_events - before
-        if soloist.done != [len(stream) for stream in items]:
-            raise _DisturbedError
-        return _times(soloist, items, begin, [
-            (time - begin, number_of[plan], change)
-            for time, plan, change in zip(
-                log.time_ps[logged:], log.plan[logged:], log.change[logged:], strict=True
-            )
-        ])  # fmt: skip
-
-
-def _tape_of(tape: Tape, items: Sequence[Sequence[Item]]) -> Tape:
-    """The items as a tape of their own."""
-    sizes = [num_ops(item) for stream in items for item in stream]
-    ends = np.cumsum([len(stream) for stream in items]).tolist()
-    return replace(
-        tape,
-        streams=tuple(list(stream) for stream in items),
-        stream_names=tuple(str(number) for number in range(len(items))),
-        first_item=(0, *ends),
-        first_op=np.cumsum([0, *sizes])[:-1],
-        segments=(),
-        order=np.zeros(sum(sizes), dtype=np.int64),
-    )
-
-
-def _times(
-    rank: Rank,
-    items: Sequence[Sequence[Item]],
-    begin: int,
-    changes: list[tuple[int, int, float]],
-) -> CellTimes:
-    """A soloist's records, from ``begin`` on."""
-
-    def since(column: array[int]) -> IntArray:
-        values = np.array(column, dtype=np.int64)
-        return np.where(values >= 0, values - begin, -1)
-
-    rank.lay_out()
-    ready, start, end = since(rank.item_ready), since(rank.item_start), since(rank.item_end)
-    op_start, op_end = since(rank.op_start), since(rank.op_end)
-    streams, last = [], []
-    item, op = 0, 0
-    for stream in items:
-        ended = 0
-        first_item, first_op = item, op
-        for one in stream:
-            ops = num_ops(one)
-            if end[item] >= 0:
-                ended = int(end[item])
-            elif op_end[op + ops - 1] >= 0:
-                ended = int(op_end[op : op + ops].max())
-            else:
-                assert isinstance(one.work, KernelSequence)
-                ended = int(start[item]) + one.work.alone.after[-1]
-            item, op = item + 1, op + ops
-        last.append(ended)
-        its_items, its_ops = slice(first_item, item), slice(first_op, op)
-        streams.append(
-            StreamTimes.of(
-                ready[its_items], start[its_items], end[its_items], op_start[its_ops], op_end[its_ops]
-            )
-        )
-    return CellTimes(max(last), tuple(streams), tuple(changes), tuple(last))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from simcore.engine.items import Item
@@ -47,6 +48,19 @@ class Pattern:
     first: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: item, op it begins with; and the end
     first_item: tuple[int, ...]  # of each cell, over all its streams, and the end
     first_call: tuple[int, ...]  # of each cell, and the end
+
+    @classmethod
+    def of(cls, cells: tuple[Cell, ...], watched: tuple[int, ...] = ()) -> Pattern:
+        """From cells, and the local streams whose last item others wait for."""
+        first = [tuple((0, 0) for _ in cells[0].shape)]
+        for cell in cells:
+            first.append(
+                tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], cell.shape, strict=True))
+            )
+        calls = tuple([call for cell in cells for call in cell.calls])
+        first_item = tuple([sum(item for item, _ in place) for place in first])
+        first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
+        return cls(cells, calls, tuple(dict.fromkeys(calls)), watched, tuple(first), first_item, first_call)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -185,7 +184,7 @@ class _Finder:
             cells = tuple([self._cell(number, known) for number in range(lo, hi)])
             pattern = known.patterns.get((cells, watched))
             if pattern is None:
-                pattern = known.patterns[cells, watched] = self._pattern(cells, watched)
+                pattern = known.patterns[cells, watched] = Pattern.of(cells, watched)
             known.placed[key] = pattern
         launched = self._launched_by[lo:hi]
         return Chain(lo, self._segment_of[first[0]], launched, max(launched), pattern)
@@ -194,18 +193,6 @@ class _Finder:
         """Those of a place, by stream."""
         width = len(self._streams)
         return numbers[place * width : (place + 1) * width]
-
-    def _pattern(self, cells: tuple[Cell, ...], watched: tuple[int, ...]) -> Pattern:
-        first = [tuple((0, 0) for _ in self._streams)]
-        for cell in cells:
-            first.append(
-                tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], cell.shape, strict=True))
-            )
-        calls = tuple([call for cell in cells for call in cell.calls])
-        first_item = tuple([sum(item for item, _ in place) for place in first])
-        first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
-        distinct = tuple(dict.fromkeys(calls))
-        return Pattern(cells, calls, distinct, watched, tuple(first), first_item, first_call)
 
     def _cell(self, number: int, known: Patterns) -> Cell:
         """The cell that begins at a place, known by what happens in it, wherever it stands.

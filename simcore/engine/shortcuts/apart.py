@@ -1,0 +1,252 @@
+"""Cells of a rank that are played by themselves, while others change its GPU as they are told to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.clock import Clock
+from simcore.collectives.plan import CollectivePlan
+from simcore.engine.execution import Execution, Processor
+from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, TAKEN, Gpu
+from simcore.engine.rank import Rank
+from simcore.engine.rendezvous import Communicator
+from simcore.engine.sequence import KernelSequence
+from simcore.engine.shortcuts.cells import num_ops
+from simcore.graph.ops import IntArray
+from simcore.network.flow import Flow
+from simcore.network.fluid import FluidNetwork
+
+if TYPE_CHECKING:
+    from simcore.engine.items import Call, Item
+    from simcore.engine.rendezvous import Communicators
+    from simcore.engine.shortcuts.cells import Cell
+    from simcore.engine.tape import Tape
+    from simcore.network.flow import Endpoint
+
+Signature = tuple[object, ...]  # a GPU, numbers of plans
+Executed = Callable[[Processor, KernelSequence, int], Execution]
+Bound = dict["Call", tuple[Communicator, CollectivePlan]]
+
+#: What others have of a GPU: SMs held, and (actual, desired) HBM bytes/ps of each flow.
+Share = tuple[int, tuple[tuple[float, float], ...]]
+
+
+class Change(NamedTuple):
+    """What others do to a GPU: take or give back a ``number`` of SMs; draw on HBM, or no longer, with the
+    flow of a ``number`` (actual and desired bytes/ps); or kernels are to be re-rated after that.
+    """
+
+    kind: int
+    number: int = 0
+    actual: float = 0.0
+    desired: float = 0.0
+
+
+_LONG_AGO = -(1 << 60)  # ps: when everything in a cell was launched
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CellTimes:
+    """What happens in a cell: how long it lasts, its records, and what its flows did to links.
+
+    ``columns`` are (ready, start, end) of items and (start, end) of ops, its streams in turn, ps from the
+    cell's start; -1 where a rank keeps none.  ``changes`` are (time, call, change of the call's rate in
+    bytes/ps).  ``last[s]``: when the last item of stream ``s`` has ended, ps.
+    """
+
+    lasts_ps: int
+    columns: tuple[IntArray, ...]
+    changes: tuple[tuple[int, int, float], ...]
+    last: tuple[int, ...]
+
+
+class DisturbedError(Exception):
+    """Somebody outside would be held up: what happens then is no matter of the cell alone."""
+
+
+#: Stands for a flow that has nothing to do with the cell but draws HBM.
+_OUTSIDE: Final = CollectivePlan(
+    "outside", 0, (), "none", "Simple", 0, 0, 0, 0, 0, 0.0, math.inf, 1.0, (), 0
+)  # fmt: skip
+
+
+class Apart(FluidNetwork):
+    """The links of one rank's cells, where nobody else is."""
+
+    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
+        """See :class:`simcore.network.flow.Network`.  DisturbedError for a flow of others."""
+        if flow.plan is _OUTSIDE:
+            raise DisturbedError
+        super().limit(flow, member, cap)
+
+
+class _Soloist(Rank):
+    """A rank that plays one cell."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        tape: Tape,
+        gpu: Gpu,
+        clock: Clock,
+        bound: Bound,
+    ) -> None:
+        super().__init__(rank.number, tape, gpu, rank.communicators, clock)
+        self._bound = bound
+        self.host_base.append(_LONG_AGO)
+
+
+class Lab:
+    """A clock, and links where nobody else is, to play cells one after the other."""
+
+    def __init__(
+        self, bytes_per_s: npt.NDArray[np.float64], communicators: Communicators, execution: Executed
+    ) -> None:
+        self.clock = Clock()
+        self.network = Apart(self.clock, bytes_per_s)
+        self.execution = execution
+        self._communicators = communicators
+        self._bound: dict[tuple[Cell, Signature], tuple[Bound, dict[int, int]]] = {}
+
+    def bound(self, rank: Rank, signature: Signature, cell: Cell) -> tuple[Bound, dict[int, int]]:
+        """How calls are carried out here, as ``rank`` or another one with its ``signature`` does; and by the
+        number of a plan in the log the first place of its call in the cell.
+        """
+        found = self._bound.get((cell, signature))
+        if found is None:
+            calls: Bound = {}
+            number_of: dict[int, int] = {}
+            for number, call in enumerate(cell.calls):
+                if call not in calls:
+                    plan = replace(rank.bound(call)[1])  # of its own: the log tells calls apart
+                    calls[call] = self._communicators.apart(rank.number, call, self.network, self.clock), plan
+                    number_of[self.network.route(plan).number] = number
+            found = self._bound[cell, signature] = calls, number_of
+        return found
+
+
+class Playing:
+    """A cell that is played by itself."""
+
+    def __init__(self, lab: Lab, rank: Rank, signature: Signature, cell: Cell, share: Share) -> None:
+        self.lab = lab
+        clock = self.clock = lab.clock
+        clock.now, self._before = 0, clock.num_events
+        self._cell = cell
+        self._sizes = [len(stream) for stream in cell.items]
+        gpu = self._gpu = Gpu(
+            clock, lab.network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
+            execution=lab.execution,
+        )  # fmt: skip
+        gpu.sms.held, draws = share
+        self._others = [Flow(clock, _OUTSIDE, ()) for _ in draws]
+        gpu.draws.update(zip(self._others, draws, strict=True))
+        bound, self._number_of = lab.bound(rank, signature, cell)
+        self._rank = _Soloist(rank, _tape_of(rank.tape, cell), gpu, clock, bound)
+        for coroutine in self._rank.coroutines()[1:]:
+            clock.process(coroutine)
+        for _ in cell.items:
+            clock.step()  # the streams begin
+
+    @property
+    def num_events(self) -> int:
+        """What has happened since its begin."""
+        return self.clock.num_events - self._before
+
+    @property
+    def next_ps(self) -> int:
+        """When something happens next, after the cell's begin.  Errors: DisturbedError where nothing does."""
+        if not self.clock.agenda:
+            raise DisturbedError
+        return self.clock.agenda[0][0]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all items are done."""
+        return self._rank.done == self._sizes
+
+    def play_before(self, since_ps: int) -> None:
+        """What is due before then.  Errors: DisturbedError."""
+        self.clock.play_until(since_ps)
+
+    def make(self, change: Change) -> None:
+        """What others do now.  Errors: DisturbedError."""
+        make(change, self._gpu, self._others)
+
+    def times(self) -> CellTimes:
+        """After all has been played, which it does.  Errors: DisturbedError where something does not end."""
+        self.clock.drain()
+        if not self.is_over:
+            raise DisturbedError
+        log = self.lab.network.log
+        plans = [self._number_of[plan] for plan in log.plan]
+        changes = tuple(zip(log.time_ps, plans, log.change, strict=True))
+        return _times(self._rank, self._cell.items, changes)
+
+
+def make(change: Change, gpu: Gpu, flows: list[Flow]) -> None:
+    """Have a GPU changed by others, whose flows on it are ``flows``.
+
+    Errors: DisturbedError where SMs are not free.
+    """
+    kind, number, actual, desired = change
+    if kind == TAKEN:
+        if gpu.sms.put_queue or not gpu.sms.take(number, ""):
+            raise DisturbedError
+    elif kind == GIVEN_BACK:
+        gpu.sms.release(number)
+    elif kind == DRAWN:
+        if number == len(flows):
+            flows.append(Flow(gpu.clock, _OUTSIDE, ()))
+        gpu.draw_changed(flows[number], actual, desired)
+    elif kind == ENDED:
+        gpu.draw_ended(flows[number])
+    else:
+        gpu.refresh()
+
+
+def _tape_of(tape: Tape, cell: Cell) -> Tape:
+    """The cell's items as a tape of their own."""
+    sizes = [num_ops(item) for stream in cell.items for item in stream]
+    ends = np.cumsum([len(stream) for stream in cell.items]).tolist()
+    return replace(
+        tape,
+        streams=tuple(list(stream) for stream in cell.items),
+        stream_names=tuple(str(number) for number in range(len(cell.items))),
+        first_item=(0, *ends),
+        first_op=np.cumsum([0, *sizes])[:-1],
+        segments=(),
+        order=np.zeros(sum(sizes), dtype=np.int64),
+    )
+
+
+def _times(
+    rank: Rank, items: Sequence[Sequence[Item]], changes: tuple[tuple[int, int, float], ...]
+) -> CellTimes:
+    """A soloist's records."""
+    rank.lay_out()
+    columns = rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end
+    _, start, end, _, op_end = columns
+    last = []
+    item = op = 0
+    for stream in items:
+        ended = 0
+        for one in stream:
+            ops = num_ops(one)
+            if end[item] >= 0:
+                ended = end[item]
+            elif op_end[op + ops - 1] >= 0:
+                ended = max(op_end[op : op + ops])
+            else:
+                assert isinstance(one.work, KernelSequence)
+                ended = start[item] + one.work.alone.after[-1]
+            item, op = item + 1, op + ops
+        last.append(ended)
+    records = tuple([np.frombuffer(column, dtype=np.int64) for column in columns])
+    return CellTimes(max(last), records, changes, tuple(last))
