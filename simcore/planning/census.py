@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from simcore.planning.appraisal import Appraised
 from simcore.planning.question import Question
+from simcore.planning.relax import more_gpus
 from simcore.planning.words import short_form
 from simcore.units import GIB
 from workloads.jobs import Description
@@ -93,10 +94,16 @@ class Census:
         if self.leanest:
             job, needs_bytes = self._leanest()
             available, needed = self.question.available_bytes / GIB, needs_bytes / GIB
-            changes = "; ".join(what_fits(job, self.question.available_bytes)[:2])
+            more = more_gpus(self.question)
+            if more is None:
+                changes = what_fits(job, self.question.available_bytes)[:2]
+            else:
+                changes = [
+                    f"{more.num_gpus:,} of them: {more.strategy} needs {more.peak_bytes / GIB:.1f} GiB"
+                ]
             return (
                 f"the leanest, {short_form(job)}, needs {needed:.1f} GiB of {available:.1f}: GPUs with"
-                f" {needed - available:.1f} GiB more, or more of them; {changes}"
+                f" {needed - available:.1f} GiB more, or {'; '.join(changes or ['another model'])}"
             )
         if not self.rejected:
             return "the space is empty"
