@@ -110,7 +110,8 @@ def answered(
         ROOMY: next((one for one in ranked if not ask.question.is_tight(one.appraised.peak_bytes)), None),
         DEFAULT: found.default if found.default is not None and found.default.step_s is not None else None,
     }
-    asked += dict.fromkeys(one for one in marked.values() if one is not None and one not in asked)
+    beyond = [one for one in marked.values() if one is not None and one not in asked]
+    asked += {id(one): one for one in beyond}.values()  # one trial may have two marks
     with whole_folder(folder / BEST, "strategies") as fresh:
         write_best(fresh, found, asked, ask.cluster, ask.given)
         if emit:
