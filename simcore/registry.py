@@ -23,13 +23,28 @@ class Registry(Generic[T]):
     def __init__(self, what: str, package: str) -> None:
         self._what, self._package = what, package
         self._found: dict[str, T] = {}
+        self._own: set[str] = set()
         self._is_read = False
+        #: Changes with everything that a user defines.
+        self.revision = 0
 
     def register(self, name: str, one: T) -> T:
         """Make ``one`` known as ``name``; returns it.  InputError for a name that is taken."""
         if name in self._found:
             raise InputError(f"{self._what} {name!r} is registered twice")
         self._found[name] = one
+        return one
+
+    def define(self, name: str, one: T) -> T:
+        """Make a user's own known as ``name``, in the place of what he defined before; returns it.
+
+        InputError for a name that the program has.
+        """
+        if name in self._read() and name not in self._own:
+            raise InputError(f"{self._what} {name!r} is the program's own; choose another name")
+        self._found[name] = one
+        self._own.add(name)
+        self.revision += 1
         return one
 
     def __getitem__(self, name: str) -> T:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives import AlphaBetaPlanner, NcclPlanner
+from simcore.collectives.kinds import COLLECTIVES
 from simcore.collectives.plan import Planner
 from simcore.cost import CostModel, Demands, MeasuredTable, RooflineCost
 from simcore.engine import Noise, SimulationResult, Variants
@@ -184,7 +185,7 @@ _KEPT_RANKS: Final = 30_000  # some 20 MB of plans
 
 def wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
     """A cluster's links, and NCCL's choices on them as far as ``nccl`` leaves them to it."""
-    key = (cluster.name, hardware_hash(cluster), repr(sorted(nccl.items())))
+    key = (cluster.name, hardware_hash(cluster), repr(sorted(nccl.items())), str(COLLECTIVES.revision))
     if sum(planner.num_planned_ranks for _, planner in _LAST.values()) > _KEPT_RANKS:
         _LAST.clear()
     if key not in _LAST:

@@ -207,6 +207,8 @@ class NcclPlanner:
             case "p2p":
                 src, dst = ranks
                 return p2p_load(fabric, fabric.gpu_of_rank(src), fabric.gpu_of_rank(dst))
+            case "routed" if kind.kernel is not None and kind.pair:
+                return p2p_load(fabric, *map(fabric.gpu_of_rank, ranks))
             case "routed" if kind.kernel is not None:
                 return routed_load(kind.kernel, fabric, layout)
             case "ring":

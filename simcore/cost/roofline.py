@@ -94,6 +94,8 @@ class RooflineCost:
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
         """Demand of every compute and memcpy op; other rows, and rows not ``used``, demand nothing.
 
+        An EVENT_WAIT with a time is a stream's own gap.
+
         A graph has few distinct kernels: each is priced once.
         """
         priced = is_priced(ops.kind)
@@ -101,6 +103,8 @@ class RooflineCost:
             priced &= used
         rows = np.flatnonzero(priced)
         demands = Demands.zeros(len(ops))
+        gaps = (ops.kind == OpKind.EVENT_WAIT) & (ops.recorded_ps > 0)
+        demands.fixed_ps[gaps] = ops.recorded_ps[gaps]
         if len(rows) == 0:
             return demands
         columns = np.stack(

@@ -192,7 +192,7 @@ class _GroupCheck:
                 f"member of process group {self.name!r} of {size}"
             )
         deltas = np.where(ops.kind == OpKind.SEND, ops.peer_delta, size - ops.peer_delta)
-        content = ops.num_bytes[None, :]
+        content = np.stack([ops.num_bytes, ops.collective.codes.astype(np.int64)])
         for delta in np.unique(deltas[pairs]).tolist():
             sends, recvs = self._places(OpKind.SEND, delta), self._places(OpKind.RECV, size - delta)
             parts = [

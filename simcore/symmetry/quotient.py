@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import LinkUse
 from simcore.errors import GraphError
 from simcore.graph.ops import IntArray
@@ -125,7 +126,7 @@ class Quotient:
     def _planned(
         self, relation: Relation, ranks: tuple[int, ...], collective: str, num_bytes: int
     ) -> CollectivePlan:
-        if relation.delta:
+        if relation.delta and collective == SEND_RECV.name:
             return self._planner.plan_p2p(num_bytes, *ranks)
         return self._planner.plan(collective, num_bytes, ranks)
 

@@ -77,7 +77,7 @@ def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Rel
     for row in np.flatnonzero(used).tolist():
         is_send = ops.kind[row] == OpKind.SEND
         key = (ops.group[row], int(ops.peer_delta[row]) if is_send else 0)
-        what = (SEND_RECV.name if is_send else ops.collective[row], int(ops.num_bytes[row]))
+        what = (ops.collective[row] or SEND_RECV.name, int(ops.num_bytes[row]))
         calls.setdefault(key, {})[what] = None
     fabric = Fabric(topology, graph.world_size)
     found = []
@@ -130,7 +130,9 @@ def _relation(
     for instance in example.tolist():
         ranks = tuple(members[instance].tolist())
         plans = [
-            planner.plan_p2p(size, *ranks) if delta else planner.plan(what, size, ranks)
+            planner.plan_p2p(size, *ranks)
+            if delta and what == SEND_RECV.name
+            else planner.plan(what, size, ranks)
             for what, size in calls
         ]
         colours.append(tuple(_figures(plan) for plan in plans))

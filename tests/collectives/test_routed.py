@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.collectives.kinds.all_to_all import TokenExchange
-from simcore.collectives.routed import NETWORK_SHARE, NVLINK_SHARE, SM_BYTES_PER_S
+from simcore.collectives.kinds.all_to_all import NETWORK_SHARE, NVLINK_SHARE, SM_BYTES_PER_S, TokenExchange
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
 

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
     from simcore.analysis.critical_path import CriticalPath
     from simcore.apps.run.edits import EditStep
+    from simcore.rules import Matched, Rule
 
 
 @dataclass(frozen=True, repr=False)
 class SimulatedRun(ShownAsTables):
     """A simulated step: ``timeline`` is its folder, ``info`` its ``run.json``, ``analysis`` its meaning.
 
-    ``edits``: what was changed, with the step time before and after each.  Numbers are those of
+    ``edits``: what was changed, with the step time before and after each; ``rules``: what each of the user's
+    own matched.  Numbers are those of
     ``run_sim.py --json``.
     """
 
@@ -37,6 +39,7 @@ class SimulatedRun(ShownAsTables):
     info: RunInfo
     analysis: StepAnalysis
     edits: tuple[EditStep, ...] = ()
+    rules: tuple[tuple[Rule, tuple[Matched, ...]], ...] = ()
     kept: Any = None  # a temporary folder, which goes with the last that needs it
 
     @property
@@ -101,7 +104,18 @@ class SimulatedRun(ShownAsTables):
     def as_dict(self) -> dict[str, Any]:
         """What ``run_sim.py --json`` prints."""
         shown = json_object(self.info, self.analysis, self.timeline.path, sum(self.info.wall_s.values()))
+        if self.rules:
+            from simcore.apps.run.ruled import rules_object
+
+            shown["rules"] = rules_object(self.rules)
         return {**shown, "edits": [one.as_object() for one in self.edits]} if self.edits else shown
+
+    def report(self, file: Path | str) -> Path:
+        """Write ``report.html`` of the run, one file that needs no network (docs/report.md)."""
+        from simcore.report.page import write_page
+
+        write_page(self.timeline, self.analysis, Path(file))
+        return Path(file)
 
     def save(self, folder: Path | str, *, force: bool = False) -> Path:
         """Copy the run folder, for ``report.py`` and ``compare.py``.
@@ -124,6 +138,7 @@ def simulate(
     job: JobOnCluster | str,
     *,
     edits: Sequence[str] = (),
+    rules: Any = (),
     out: Path | str | None = None,
     interference: str = "shared",
     fold: bool = True,
@@ -131,7 +146,8 @@ def simulate(
 ) -> SimulatedRun:
     """One optimizer step of ``job`` (or of what ``load`` makes of a name), simulated as ``run_sim.py`` does.
 
-    ``edits``: what to change first (``"tp=8"``; docs/what-if.md).  ``out``: the run folder (default: a
+    ``edits``: what to change first (``"tp=8"``; docs/what-if.md).  ``rules``: files of rules, or rules, for
+    what the program does not know of a framework (docs/rules.md).  ``out``: the run folder (default: a
     temporary one that goes with the result).  ``interference``: "shared", or "learned" for the alternative of
     docs/contention.md.  ``fold=False`` plays every rank by itself, with the same result.  ``progress``: say
     on stderr how far it is.
@@ -142,6 +158,7 @@ def simulate(
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.loading import chosen_interference
     from simcore.apps.run.simulation import run_scenario
+    from simcore.rules.declared import as_rules
 
     asked = load(job) if isinstance(job, str) else job
     learned = chosen_interference(interference)
@@ -149,9 +166,10 @@ def simulate(
     folder = Path(kept.name) / "run" if kept is not None else Path(str(out))
     done = run_scenario(
         asked.scenario, folder, StageTimer(shown=progress),
-        fold=fold, edits=edits, learned=learned, perfetto=out is not None, advise=True,
+        fold=fold, edits=edits, rules=as_rules(rules) if rules else (), learned=learned,
+        perfetto=out is not None, advise=True,
     )  # fmt: skip
-    return SimulatedRun(Timeline.open(folder), done.info, done.analysis, done.edits, kept)
+    return SimulatedRun(Timeline.open(folder), done.info, done.analysis, done.edits, done.rules, kept)
 
 
 def open_run(folder: Path | str) -> SimulatedRun:

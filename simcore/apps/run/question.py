@@ -22,6 +22,7 @@ from simcore.timeline.schema import RUN, RUN_FILE
 
 if TYPE_CHECKING:
     from simcore.apps.run.scenario import Scenario
+    from simcore.rules import Rule
     from simcore.run import Setup
 
 #: Where runs go that no folder is named for, and the link to the last of them.
@@ -52,13 +53,17 @@ def asked_of(
     setup: Setup,
     *,
     edits: Sequence[str] = (),
+    rules: Sequence[Rule] = (),
     steady_state: bool = False,
 ) -> RunQuestion:
     """The question that a scenario asks; ``job``: its description, or a graph's hash."""
     content = question_content(job, cluster, setup, refuse_memory=scenario.settings.refuse_memory)
     content |= {"edits": list(edits), "steady_state": steady_state, "kernels": scenario.settings.kernels}
+    if rules:
+        content["rules"] = [one.digest for one in rules]
     words = [scenario.named, *_options(scenario)]
     words += [f"--edit {quote(edit)}" for edit in edits]
+    words += [f"--rules {quote(file)}" for file in rule_files(rules)]
     words += ["--interference learned"] if setup.learned is not None else []
     words += ["--steady-state"] if steady_state else []
     return RunQuestion(" ".join(words), digest(content))
@@ -87,15 +92,22 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def rule_files(rules: Sequence[Rule]) -> list[str]:
+    """Files in which rules stand."""
+    return list(dict.fromkeys(rule.file for rule in rules))
+
+
 def usual_folder(question: RunQuestion, job: str, scenario: Scenario, edits: Sequence[str] = ()) -> Path:
     """Where the answer goes if nothing else is said: named by the ``job`` and what was changed.
+
+    Files of rules are among ``edits``.
 
     Stable: the same question has the same folder.
     """
     changes = {**(scenario.described.overrides if scenario.described else {}), **scenario.settings.given}
     words = [job, Path(scenario.cluster).stem]
     words += [f"{key.rpartition('.')[2]}{value}" for key, value in changes.items()]
-    words += [edit.replace("=", "") for edit in edits]
+    words += [Path(edit).stem if edit.endswith(".py") else edit.replace("=", "") for edit in edits]
     name = words[0]
     for word in (_NOT_A_WORD.sub("-", one).strip("-") for one in words[1:]):
         if len(name) + len(word) >= _LONGEST:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simcore.apps.run.question import RunQuestion
     from simcore.apps.run.scenario import Scenario
     from simcore.apps.run.simulation import FinishedRun
+    from simcore.rules import Rule
 
 InterferenceOption = Annotated[
     str,
@@ -79,6 +80,15 @@ def run_sim(
             "--edit",
             metavar="KEY=VALUE",
             help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
+        ),
+    ] = None,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--rules",
+            metavar="FILE.py",
+            help="What your framework does and this program does not know (docs/rules.md); repeatable."
+            " The file is run.",
         ),
     ] = None,
     interference: InterferenceOption = "shared",
@@ -167,12 +177,21 @@ def run_sim(
         return
     from simcore.apps.run.simulation import run_scenario
 
+    own: tuple[Rule, ...] = ()
+    if rules:
+        from simcore.rules import load_rules
+
+        own = tuple(one for file in rules for one in load_rules(file))
+
+    if own and steady_state:
+        raise InputError("--steady-state continues a shorter step, which rules would see: leave one out")
+
     def run(
         scenario: Scenario, out: Path | None, stages: StageTimer, question: RunQuestion | None = None
     ) -> FinishedRun:
         return run_scenario(
             scenario, out, stages,
-            fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto, page=page,
+            fold=not no_fold, edits=edits or (), rules=own, learned=learned, perfetto=perfetto, page=page,
             tornado=tornado, emit=emit or "", advise=True, question=question,
         )  # fmt: skip
 
@@ -196,6 +215,10 @@ def run_sim(
             shown = {**continued.shown, "wall_s": wall_s}
         if outcome.info.tornado:
             shown["tornado"] = [one.model_dump() for one in outcome.info.tornado]
+        if outcome.rules:
+            from simcore.apps.run.ruled import rules_object
+
+            shown["rules"] = rules_object(outcome.rules)
         if outcome.edits:
             shown["edits"] = [change.as_object() for change in outcome.edits]
         print(json.dumps(shown))
@@ -212,6 +235,10 @@ def run_sim(
             from simcore.apps.run.edits import edit_table
 
             print_wide(edit_table(outcome.edits))
+        if outcome.rules:
+            from simcore.apps.run.ruled import rules_lines
+
+            print("\n".join(rules_lines(outcome.rules)))
 
 
 def _print_finished(outcome: FinishedRun, wall_s: float) -> None:

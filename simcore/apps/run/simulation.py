@@ -15,7 +15,7 @@ from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import Loaded, check_dims, check_world, loaded, rank_gpus
 from simcore.apps.run.memory_curves import write_memory_curves
-from simcore.apps.run.question import RunQuestion, asked_of, run_folder, usual_folder
+from simcore.apps.run.question import RunQuestion, asked_of, rule_files, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.tornado import other_hardware
 from simcore.engine import Answered
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simcore.apps.run.edits import EditStep
     from simcore.apps.run.settings import RunSettings
     from simcore.interference import LearnedInterference
+    from simcore.rules import Matched, Rule, Ruled
     from workloads.edits import Applied
 
 PERFETTO_FILE = "perfetto.json.gz"
@@ -49,6 +50,7 @@ class FinishedRun:
     perfetto_ranks: tuple[int, ...]
     perfetto_left_out: tuple[str, ...]
     edits: tuple[EditStep, ...] = ()
+    rules: tuple[tuple[Rule, tuple[Matched, ...]], ...] = ()
     answered: Answered = field(default_factory=Answered)
 
 
@@ -59,6 +61,7 @@ def run_scenario(
     *,
     fold: bool = True,
     edits: Sequence[str] = (),
+    rules: Sequence[Rule] = (),
     learned: LearnedInterference | None = None,
     perfetto: bool = True,
     page: bool = False,
@@ -71,6 +74,7 @@ def run_scenario(
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
+    ``rules`` of the user's own change what each of these states issues.
     ``learned`` says how communication slows kernels, instead of what they share.  ``perfetto``: also write
     a file for Perfetto, ``page``: and ``report.html``, ``tornado``: with what other hardware would change.
     ``emit``: and one by which this framework runs the job.  ``question``: what the run
@@ -108,12 +112,21 @@ def run_scenario(
         for state in states:
             check_world(*state)
         if emit:
-            launch_of(found, emit, edited=bool(done))  # what cannot be written is known at once
+            launch_of(found, emit, edited=bool(done or rules))  # what cannot be written is known at once
         memory, fits = found.fits(graph, cluster, scenario, timed=advise)
+        ruled: Ruled | None = None
+        if rules:
+            from simcore.rules import apply_rules
+
+            for number, (issued, there) in enumerate(states):
+                gpu = there.gpu.under_load(issued.world_size)
+                ruled = apply_rules(issued, rules, gpu, fp32_math=settings.fp32_math)
+                states[number] = ruled.graph, there
+            graph = states[-1][0]
     setup = setup_of(scenario, fold=fold, learned=learned)
-    question = question or asked_of(scenario, found.asked, found.cluster, setup, edits=edits)
+    question = question or asked_of(scenario, found.asked, found.cluster, setup, edits=edits, rules=rules)
     if out_dir is None:
-        out_dir = usual_folder(question, found.graph.workload.name, scenario, edits)
+        out_dir = usual_folder(question, found.graph.workload.name, scenario, [*edits, *rule_files(rules)])
     plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
     with stages.stage("simulating before edits"):
         before_s = [run(*state, plain).step_s for state in states[:-1]]
@@ -133,7 +146,7 @@ def run_scenario(
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
         band, nearest = stated_band(
             s_from_ps(result.step_ps), graph.workload, cluster.gpu,
-            settings=settings.given, network=scenario.network, edited=bool(done),
+            settings=settings.given, network=scenario.network, edited=bool(done or rules),
         )  # fmt: skip
         facts = dataclasses.replace(
             facts,
@@ -143,18 +156,25 @@ def run_scenario(
             assumed=_assumed(found, scenario),
             band=band,
             nearest=nearest,
-            warnings=(*_tight(fits), *unordered, *found.warnings, *facts.warnings),
+            warnings=(
+                *_tight(fits),
+                *unordered,
+                *(ruled.warnings if ruled else ()),
+                *found.warnings,
+                *facts.warnings,
+            ),
             assumptions=(
                 *facts.assumptions,
                 f"memory {fits}, by {fits.source}",
                 *found.assumptions,
                 *(line for change in changes for line in change.lines()),
+                *(ruled.lines if ruled else ()),
             ),
         )
         if emit:
             fullest = max(one.total for one in memory)
             lines = predicted_lines(s_from_ps(result.step_ps), band, fullest, facts.capacity_bytes)
-            launch_of(found, emit, edited=bool(done), predicted=lines).write(folder, "launch")
+            launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
             described = found.description if not done else None
@@ -185,7 +205,9 @@ def run_scenario(
             with stages.stage("writing the page"):
                 timeline = Timeline.open(folder, finished=False)
                 write_page(timeline, analysis, folder / PAGE_FILE)
-    return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=answered)
+    return FinishedRun(
+        out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered
+    )
 
 
 def _assumed(found: Loaded, scenario: Scenario) -> tuple[AssumedValue, ...]:

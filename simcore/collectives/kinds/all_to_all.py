@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from simcore.collectives.kinds.collective import Collective, register
+from simcore.collectives.kinds.own_kernel import Flow, OwnKernel
 from simcore.collectives.kinds.schedule import Generator, Schedule, Transfer, split
 from simcore.errors import InputError
 
@@ -67,20 +69,67 @@ def hierarchical_all_to_all(
 _NAME: Final = re.compile(r"all_to_all:sms=(\d{1,9}),gpus=(\d{1,9}(?:\.\d{1,9})?)")
 
 
+#: Bytes that one SM moves over NVLink for such a kernel, per second.  Source: DeepEP's normal kernels on one
+#: node of H100, 4 to 16 SMs held, fp8 dispatch and bf16 combine of 13 shapes (ai-dynamo/aiconfigurator at
+#: 095f58a51c, systems/data/h100_sxm/comm/sglang/0.5.12/wideep_deepep_normal_perf.parquet): 14 to 17 GB/s
+#: where NVLink is not what limits.
+SM_BYTES_PER_S: Final = 16e9
+#: Shares of the rate of NICs and of NVLink that the kernels reach.  Source: deepseek-ai/DeepEP README.md of
+#: its first release (February 2025), H800: 46 and 45 GB/s for 64 GPUs on 8 nodes with the sender's own node
+#: counted, 7/8 of it over a NIC of 47 GB/s (51 and 50 since April 2025: docs/legacy.md); 153 and 158 of
+#: 165 GB/s over NVLink.
+NETWORK_SHARE: Final = 0.85
+NVLINK_SHARE: Final = 0.94
+
+
 @dataclass(frozen=True)
-class TokenExchange:
-    """Experts' tokens exchanged by a kernel of its own, not by NCCL; planned in ``collectives/routed.py``.
+class TokenExchange(OwnKernel):
+    """Experts' tokens exchanged by a kernel of its own: over NICs to a node once, over NVLink from there.
 
     ``sms`` that the kernel holds; ``gpus`` of a node that a token which reaches it goes to, on average.
     As the name of a collective: ``all_to_all:sms=20,gpus=1.875``.  Its size is what a rank has for all nodes,
     its own included: tokens x nodes that a token goes to x bytes of a token.
+
+    Note [Routed exchange]
+        DeepSeek's kernels (arXiv 2412.19437, section 3.2.2; DeepEP) send a token once to each node that has
+        one of its experts, to the GPU with the sender's place in the node, which hands it on over NVLink to
+        those GPUs of the node that need it; sums come back the same way.  All of it runs in one kernel on a
+        number of SMs that the program sets, NICs and NVLink at the same time, chunk by chunk.
+        Of n nodes (n-1)/n of the size crosses NICs; of k GPUs of the group on a node, NVLink carries
+        ``gpus`` (k-1)/k times the size.  HBM: the token is read; what crosses is written for the NIC and read
+        by it, written by the other NIC and read by who hands it on; each GPU that it is for writes it.
+        Buffers of the NVLink hop are chunks, which L2 keeps.
     """
 
     sms: int
     gpus: float
+    sm_bytes_per_s = SM_BYTES_PER_S
+    nvlink_share = NVLINK_SHARE
+    network_share = NETWORK_SHARE
 
     def __str__(self) -> str:
         return f"all_to_all:sms={self.sms},gpus={self.gpus:.4g}"
+
+    def flows(self, nodes: Sequence[int]) -> Iterator[Flow]:
+        """See Note [Routed exchange]."""
+        of_node = [[member for member, node in enumerate(nodes) if node == one] for one in sorted(set(nodes))]
+        for members in of_node:
+            for place, src in enumerate(members):
+                for dst in members:
+                    if src != dst:
+                        yield src, dst, self.gpus / len(members)
+                for other in of_node:
+                    if other is not members:
+                        yield src, other[place % len(other)], 1.0 / len(of_node)
+
+    def busiest(self, nodes: Sequence[int]) -> float:
+        """In closed form."""
+        most, crossing = max(Counter(nodes).values()), _crossing(nodes)
+        return max(self.gpus * (most - 1) / most, crossing)
+
+    def hbm_bytes(self, nodes: Sequence[int]) -> float:
+        """See Note [Routed exchange]."""
+        return 1.0 + 4.0 * _crossing(nodes) + self.gpus
 
     @classmethod
     def parse(cls, collective: str) -> TokenExchange | None:
@@ -94,6 +143,12 @@ class TokenExchange:
                 " all_to_all:sms=COUNT,gpus=NUMBER, an uneven one all_to_all:from=SHARE,..."
             )
         return cls(int(found[1]), float(found[2]))
+
+
+def _crossing(nodes: Sequence[int]) -> float:
+    """Of what a rank has for all nodes, what is for others."""
+    number = len(set(nodes))
+    return (number - 1) / number
 
 
 @dataclass(frozen=True)

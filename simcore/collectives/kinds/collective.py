@@ -19,7 +19,7 @@ from simcore.errors import InputError, nearest
 from simcore.registry import Registry
 
 if TYPE_CHECKING:
-    from simcore.collectives.kinds.all_to_all import TokenExchange
+    from simcore.collectives.kinds.own_kernel import OwnKernel
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Collective:
     pair: bool = False
     carrier: Collective | None = None
     fixed_bytes: int = 0
-    kernel: TokenExchange | None = None
+    kernel: OwnKernel | None = None
     variant: Callable[[str], Collective] | None = None
     bare: bool = True
 
@@ -85,7 +85,7 @@ class Collective:
                 raise InputError(f"collective {self.name!r}: {one.name} is {value!r}, not {what}")
         if not self.bare and self.variant is None:
             raise InputError(f"collective {self.name!r}: a name that is not bare needs variant")
-        if self.bare and not self.schedules and not self.pair:
+        if self.bare and not self.schedules and not self.pair and self.kernel is None:
             raise InputError(f"collective {self.name!r}: schedules has no algorithm, so nothing can run it")
         if self.grouped and self.schedules and "pairwise" not in self.schedules:
             raise InputError(

@@ -20,8 +20,8 @@ from simcore.graph.flatten import StreamOrder, play_edges
 from simcore.graph.graph import Graph
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpTable, Strings
 
-_RELATIVE_OWNER = 1
-_NO_OWNER = 2
+RELATIVE_OWNER = 1
+NO_OWNER = 2
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,9 @@ def _frees(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> 
             continue
         if owner >= 0 and scope == 0:
             owner = int(moves.row[owner])
-        elif owner >= 0 and scope == _RELATIVE_OWNER:
+        elif owner >= 0 and scope == RELATIVE_OWNER:
             owner = moves.relative(template, owner)
-            scope = _RELATIVE_OWNER if owner >= 0 else _NO_OWNER
+            scope = RELATIVE_OWNER if owner >= 0 else NO_OWNER
         rows.append((template, int(moves.row[after]) if after >= 0 else -1, num_bytes, owner, scope))
     for one in replacements:
         home = _template_of(graph, one.anchor)
@@ -235,7 +235,7 @@ def _frees(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> 
                 owner, scope = int(moves.row[one.anchor]), 0
             else:
                 owner = moves.relative(there, one.anchor - int(graph.template_start[home]))
-                scope = _RELATIVE_OWNER if owner >= 0 else _NO_OWNER
+                scope = RELATIVE_OWNER if owner >= 0 else NO_OWNER
             rows.append((there, int(moves.row[until]), num_bytes, owner, scope))
     rows.sort()
     columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T

@@ -60,7 +60,7 @@ def planned_times(graph: Graph, rows: npt.NDArray[np.bool_], planner: TransferPl
                 what = ops.collective[row]
                 if ops.kind[row] != OpKind.COLLECTIVE:
                     other = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
-                    members, what = (rank, other), SEND_RECV.name
+                    members, what = (rank, other), what or SEND_RECV.name
                 key = (what, int(ops.num_bytes[row]), tuple(placed[member] for member in members))
                 if key not in memo:
                     plan = (
