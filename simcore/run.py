@@ -23,6 +23,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpTable
 from simcore.graph.size import refuse_too_large_graph
 from simcore.hardware import ClusterSpec, GpuSpec, Topology, hardware_hash
+from simcore.memory import OutsideHolders, OutsideMemory, outside_memory
 from simcore.network.packet import PacketSettings
 from simcore.units import s_from_ps
 
@@ -181,6 +182,11 @@ class _Remembered:
 _LAST: Final[dict[tuple[str, ...], tuple[Topology, NcclPlanner]]] = {}
 _KEPT: Final = 8
 _KEPT_RANKS: Final = 30_000  # some 20 MB of plans
+
+
+def outside_on(cluster: ClusterSpec, nccl: Mapping[str, Any], holders: OutsideHolders) -> OutsideMemory:
+    """What ``holders`` take of each GPU of a cluster beside the allocator.  InputError for bad ``nccl``."""
+    return outside_memory(cluster.gpu, holders, wired(cluster, nccl)[1].buffer_bytes)
 
 
 def wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:

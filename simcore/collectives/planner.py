@@ -14,12 +14,14 @@ from typing import Final
 import numpy as np
 
 from simcore.collectives import closed_form
+from simcore.collectives.buffers import communicator_bytes
 from simcore.collectives.closed_form import PlannedLoad
+from simcore.collectives.communicator import CommunicatorUse
 from simcore.collectives.decision import Decision, ForcedSettings
 from simcore.collectives.decisions import Decider
 from simcore.collectives.environment import parse_environment
 from simcore.collectives.forced import forced_algorithms, forced_protocols
-from simcore.collectives.kinds import SEND_RECV, Collective, collective_named, unknown_collective
+from simcore.collectives.kinds import SEND_RECV, Collective, collective_named, kind_of, unknown_collective
 from simcore.collectives.layout import PlacedGroup, layout_of
 from simcore.collectives.loads import (
     LoadPerByte,
@@ -32,6 +34,7 @@ from simcore.collectives.loads import (
     tree_load,
 )
 from simcore.collectives.plan import CollectivePlan
+from simcore.collectives.protocols import SIMPLE
 from simcore.collectives.routed import routed_load
 from simcore.collectives.spread import relative_error, tuner_error
 from simcore.collectives.timing import GenerationTiming
@@ -126,6 +129,32 @@ class NcclPlanner:
                 raise InputError(f"rank {src_rank} cannot send to itself")
             found = self._plans[key] = self._plan(SEND_RECV, size, group)
         return found
+
+    def buffer_bytes(self, communicator: CommunicatorUse) -> int:
+        """Memory that a communicator takes of each GPU, outside of allocators.
+
+        See Note [Buffers of a communicator].  InputError as :meth:`plan`.
+        """
+        costs = self._decider.costs
+        layout = self._layout(communicator.ranks)
+        if layout.num_ranks == 1:
+            return 0
+        algorithms = set()
+        for name, num_bytes in communicator.calls:
+            kind = kind_of(name)
+            run = kind.carrier or kind
+            if run.kernel is None and not run.grouped and num_bytes:
+                algorithms.add(self._decision(run, num_bytes, layout).algorithm)
+        home = next(
+            node for node in layout.nodes if self._topology.gpu_of_rank(communicator.ranks[0]) in node
+        )
+        inside = sum(self._topology.gpu_of_rank(peer) in home for peer in communicator.peers)
+        return communicator_bytes(
+            layout, costs.graph(layout), algorithms,
+            nvls_channels=costs.believed.nvls_channels[layout.num_nodes > 1], peers_inside=inside,
+            peers_outside=len(communicator.peers) - inside,
+            simple_bytes=costs.settings.buffer_bytes or SIMPLE.buffer_bytes, release=costs.release,
+        )  # fmt: skip
 
     def tuner_s(self, collective: str, num_bytes: int, ranks: Sequence[int]) -> tuple[float, float]:
         """(latency, whole time) in seconds that NCCL's own tuner expects, of at least two ranks.

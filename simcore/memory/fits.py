@@ -7,27 +7,28 @@ from collections.abc import Callable, Sequence
 
 from simcore.graph.graph import Graph
 from simcore.hardware.specs import GpuSpec
+from simcore.memory.outside import OutsideMemory
 from simcore.memory.peak import ProgramMemory
 from simcore.units import GIB
 
 
 def parts_and_advice(
-    graph: Graph, gpu: GpuSpec, memory: Sequence[ProgramMemory],
+    graph: Graph, gpu: GpuSpec, memory: Sequence[ProgramMemory], outside: OutsideMemory,
     advice: Callable[[int], Sequence[str]] | None = None,
 ) -> list[str]:  # fmt: skip
     """Lines on the fullest program, which does not fit ``gpu``: its parts, and what would help.
 
-    Available is ``hbm_bytes - reserved_bytes``.  ``advice`` says what fits into so many bytes, where that can
-    be tried; else it is estimated.
+    ``outside``: what of the GPU is not the allocator's.  ``advice`` says what fits into so many bytes, where
+    that can be tried; else it is estimated.
     """
-    available = gpu.hbm_bytes - gpu.reserved_bytes
+    available = outside.available_bytes(gpu)
     worst = max(memory, key=lambda one: one.total)
     where = f"peak in {worst.peak_template!r}" if worst.peak_template else "as given"
     if worst.peak_microbatch >= 0:
         where += f" of microbatch {worst.peak_microbatch}"
     lines = [
         f"stage {worst.stage} (rank {_ranks(worst.ranks)}) needs about {_gib(worst.total)}, "
-        f"{gpu.name} has {_gib(available)} ({_gib(gpu.hbm_bytes)} less {_gib(gpu.reserved_bytes)} reserved)",
+        f"{gpu.name} has {_gib(available)} ({_gib(gpu.hbm_bytes)} less {outside})",
         f"parameters {_gib(worst.parameters)}, gradients {_gib(worst.gradients)}, "
         f"optimizer states {_gib(worst.optimizer_states)}, activations {_gib(worst.activations)} ({where})",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +11,17 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, placed_on
+from simcore.memory import OutsideHolders
 from simcore.planning.ground import PLACEMENT, Ground, Settings
 from simcore.planning.space import FINE_KEYS
 from simcore.planning.words import fine_form, short_form
-from simcore.run import Setup
+from simcore.run import Setup, outside_on
 from workloads.evidence.memory_misses import memory_misses
 from workloads.jobs import Description, complete
 from workloads.jobs.advice import peak_bytes
 from workloads.jobs.presets import load_preset
+from workloads.parallel.communicators import outside_holders
+from workloads.parallel.job import Job
 
 #: Half of what the middle 80% of measured over predicted peaks of memory span (docs/memory.md).
 MEMORY_BAND: Final = memory_misses().half_width
@@ -30,7 +33,8 @@ _PARTICULAR: Final = re.compile(r"; nearest.*|; choose.*", re.DOTALL)
 class Candidate:
     """A strategy: ``settings`` over the job as said, its completion, and what it needs.
 
-    ``peak_bytes``: of the fullest stage.  ``reason``: why it cannot be, "" where it can.
+    ``peak_bytes``: of the fullest stage, and of what its GPUs exchange through.  ``reason``: why it cannot
+    be, "" where it can.
     """
 
     settings: Mapping[str, str]
@@ -54,6 +58,7 @@ class Question:
     cluster: ClusterSpec
     setup: Setup = field(default_factory=Setup)
     spare: float = 0.0
+    _known: dict[Hashable, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def completed(self, settings: Mapping[str, str]) -> Description:
         """The job with ``settings``, as ``run_sim.py`` completes it.  InputError where it cannot be."""
@@ -95,10 +100,12 @@ class Question:
         }
         return of_file | self.overrides.keys()
 
-    @property
+    @cached_property
     def available_bytes(self) -> int:
-        """What a GPU has for a job."""
-        return int((self.cluster.gpu.hbm_bytes - self.cluster.gpu.reserved_bytes) * (1 - self.spare))
+        """What a GPU has for a job: its allocator, and buffers of its communicators."""
+        lazy = self.ground.base.software.lazy_loading
+        taken = outside_on(self.cluster, {}, OutsideHolders((), lazy_loading=lazy))
+        return int(taken.available_bytes(self.cluster.gpu) * (1 - self.spare))
 
     def is_tight(self, peak_bytes: int) -> bool:
         """Whether a peak fits by less than predictions of memory miss."""
@@ -112,10 +119,22 @@ class Question:
             peak = peak_bytes(job, at_most=int(self.available_bytes / (1 - MEMORY_BAND)))
         except InputError as error:
             return Candidate(settings, reason=_PARTICULAR.sub("", self._plain(error)))
+        if peak <= self.available_bytes:
+            peak += self._buffers(job)
         if peak > self.available_bytes:
             near = peak * (1 - MEMORY_BAND) <= self.available_bytes
             return Candidate(settings, job, peak, _NEARLY if near else _TOO_LARGE)
         return Candidate(settings, job, peak)
+
+    def _buffers(self, job: Description) -> int:
+        """Of communicators and libraries that exchange."""
+        whole = Job.of(job)
+        p, t, moe = whole.parallel, whole.training, whole.software.moe_dispatcher
+        key = p, t.micro_batch, t.sharding, t.precision, t.tp_overlap, moe
+        if key not in self._known:
+            taken = outside_on(self.cluster, self.setup.nccl, outside_holders(whole))
+            self._known[key] = sum(size for _, size in taken.buffers)
+        return self._known[key]
 
     def refusal(self, settings: Mapping[str, str]) -> str:
         """Why the candidate of ``settings`` cannot be, with the nearest values that can; "" where it can."""

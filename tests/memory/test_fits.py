@@ -8,7 +8,7 @@ import pytest
 
 from simcore.graph import GraphBuilder, MemoryProfile
 from simcore.hardware import load_gpu
-from simcore.memory import parts_and_advice, peak_memory
+from simcore.memory import OutsideMemory, parts_and_advice, peak_memory
 from simcore.units import GIB
 
 
@@ -30,13 +30,14 @@ def job(*static_gib, activations_gib=0, options=None, dims=None, **workload):
 
 
 def lines(graph, gpu):
-    return "\n".join(parts_and_advice(graph, gpu, peak_memory(graph)))
+    outside = OutsideMemory((("driver and context", gpu.reserved_bytes),))
+    return "\n".join(parts_and_advice(graph, gpu, peak_memory(graph), outside))
 
 
 def test_the_fullest_stage_is_named_with_its_parts(gpu):
     text = lines(job(80, 96, activations_gib=4), gpu)
     assert "stage 1 (rank 1) needs about 100.00 GiB" in text
-    assert "has 79.00 GiB (80.00 GiB less 1.00 GiB reserved)" in text
+    assert "has 79.00 GiB (80.00 GiB less driver and context 1.00)" in text
     assert "parameters 24.00 GiB, gradients 24.00 GiB, optimizer states 48.00 GiB" in text
     assert "activations 4.00 GiB (peak in 'fwd' of microbatch 3)" in text
     assert "2 of 2 rank classes do not fit" in text

@@ -102,6 +102,7 @@ class SoftwareSpec(Frozen):
     between two collectives are launched as one graph, and no host waits for what it would only learn then.
     ``transformer_engine``: layers are Transformer Engine's; ``deterministic``: kernels that give the same
     bits each time.  ``workspace_bytes``: what libraries keep of the allocator's memory for products.
+    ``lazy_loading``: a GPU loads kernels when they are first launched (CUDA since 11.7), else all there are.
     """
 
     name: str = "default"
@@ -174,3 +175,4 @@ class SoftwareSpec(Frozen):
     transformer_engine: bool = False
     deterministic: bool = False
     workspace_bytes: int = Field(default=0, ge=0, le=1 << 40)
+    lazy_loading: bool = True

@@ -9,8 +9,7 @@ Note [What fills a GPU]
     (``pipe_buffers``), 16-bit gradients beside the fp32 ones (``BF16_Optimizer``), buckets that gradients and
     parameters are copied through (Megatron's are views).  The caching allocator holds more than it hands out:
     :data:`FRAGMENTATION` of all that comes and goes, fitted to the measured runs of ``scripts/validate.py
-    --memory``; where a compiler plans memory there is none.  Context and communicators
-    (:func:`outside_bytes`) are not the allocator's; a simulated GPU has them in its ``reserved_bytes``.
+    --memory``; where a compiler plans memory there is none.
 """
 
 from __future__ import annotations
@@ -31,12 +30,6 @@ from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import fullest, static_memory
 from workloads.parallel.working import ChunkWalk, WalkedPasses, head_between
-
-#: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
-CONTEXT_BYTES = 1 << 30
-#: Buffers of one NCCL communicator: 16 channels, a ring's and three tree neighbours' buffers of 4 MiB and of
-#: the LL protocols (2.2 MiB) each (NCCL's init.cc: NCCL_BUFFSIZE and its kin).
-COMMUNICATOR_BYTES = 16 * 4 * 6_500_000
 
 #: Share of what comes and goes that the allocator holds besides: splits and gaps between blocks.
 FRAGMENTATION = 0.15
@@ -82,12 +75,6 @@ class MemoryEstimate:
     def total(self) -> int:
         """Peak of what the allocator holds."""
         return self.parameters + self.gradients + self.optimizer_states + self.activations
-
-
-def outside_bytes(job: Job) -> int:
-    """What a process holds on its GPU outside the allocator: context, and buffers of its communicators."""
-    communicators = len(job.mesh.groups()) + (job.parallel.pp > 1)
-    return CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES
 
 
 def memory_profile(job: Job, stage: int, actions: Sequence[Action]) -> MemoryProfile:

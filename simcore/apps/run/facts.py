@@ -31,6 +31,7 @@ def run_facts(
     cluster: ClusterSpec,
     ran: Ran,
     memory: tuple[ProgramMemory, ...],
+    available_bytes: int,
     stages: StageTimer,
 ) -> RunFacts:
     """What is known of a run beside its graph and result."""
@@ -65,7 +66,7 @@ def run_facts(
         seed=scenario.seed,
         settings={**scenario.settings.given, **(scenario.described.overrides if scenario.described else {})},
         memory=memory,
-        capacity_bytes=gpu.hbm_bytes - gpu.reserved_bytes,
+        capacity_bytes=available_bytes,
         peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
         peak_math=math_mode,
         origins=origins,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from simcore.errors import InputError
-from simcore.hardware import GpuSpec
-from simcore.memory import MemoryVerdict, ProgramMemory, StageNeed, verdict
+from simcore.hardware import ClusterSpec
+from simcore.memory import (
+    MemoryVerdict,
+    OutsideHolders,
+    OutsideMemory,
+    ProgramMemory,
+    StageNeed,
+    verdict,
+)
 from simcore.units import GIB
 
 if TYPE_CHECKING:
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
 
     from simcore.apps.run.loading import Loaded
     from simcore.apps.run.scenario import Scenario
+    from simcore.graph import Graph
     from workloads.parallel.job import Described
     from workloads.parallel.played import PlayedStage
 
@@ -34,9 +42,22 @@ def played(job: Described, near: float = _NEAR) -> list[PlayedStage]:
     return played_stages(Job.of(job), near=near)
 
 
-def available_on(gpu: GpuSpec) -> int:
-    """Bytes that a GPU has for the allocator."""
-    return gpu.hbm_bytes - gpu.reserved_bytes
+def outside_of(
+    cluster: ClusterSpec, job: Described | None = None, graph: Graph | None = None,
+    nccl: Mapping[str, Any] | None = None,
+) -> OutsideMemory:  # fmt: skip
+    """What of a GPU is not the allocator's: of a described ``job``, or of the programs of a ``graph``."""
+    from simcore.graph.communicators import communicators_of
+    from simcore.run import outside_on
+    from workloads.parallel.communicators import outside_holders
+    from workloads.parallel.job import Job
+
+    if job is not None:
+        return outside_on(cluster, nccl or {}, outside_holders(Job.of(job)))
+    assert graph is not None
+    ends = {program.name: program for program in (graph.programs[0], graph.programs[-1])}.values()
+    groups = tuple(tuple(communicators_of(graph, one)) for one in ends)
+    return outside_on(cluster, nccl or {}, OutsideHolders(groups))
 
 
 def verdict_of(
@@ -92,8 +113,9 @@ def memory_answer(
         cluster, job = loaded_cluster(scenario)
         assert job is not None
         stages = played(job, _NEAR if picture is None else 0.0)
-        said = verdict_of(available_on(cluster.gpu), stages)
-        lines = [str(said), *_stage_lines(stages, said)]
+        outside = outside_of(cluster, job, nccl=scenario.settings.nccl)
+        said = verdict_of(outside.available_bytes(cluster.gpu), stages)
+        lines = [str(said), *_stage_lines(stages, said, cluster, outside)]
         if snapshot is not None:
             from simcore.apps.run.memory_snapshot import write_snapshot
 
@@ -111,28 +133,31 @@ def memory_answer(
         found = loaded(scenario)
         cluster, stages = found.cluster, []
         memory = peak_memory(found.graph)
-        said = verdict_of(available_on(cluster.gpu), memory=memory)
+        outside = outside_of(cluster, graph=found.graph, nccl=scenario.settings.nccl)
+        said = verdict_of(outside.available_bytes(cluster.gpu), memory=memory)
         lines = [str(said), "allocated bytes as the program was recorded, without the allocator's segments"]
         recorded = [{"stage": one.stage, "allocated_bytes": one.total} for one in memory]
         shown = {**said.as_object(), "stages": recorded}
     helps: list[str] = []
     if said.word != "fits" and scenario.described is not None:
         helps = remedies(loaded(scenario), scenario, said.available_bytes)
-    shown["would_fit"] = helps
+    shown |= {"outside_bytes": outside.as_object(), "would_fit": helps}
     source = f"the margin is half of what the middle 80% of measured over predicted span: {said.source}"
     would = [part for line in helps for part in wrap(line, _WIDTH, subsequent_indent="  ")]
     return [*wrap(lines[0], _WIDTH), *would, *lines[1:], *wrap(source, _WIDTH)], shown
 
 
-def _stage_lines(stages: Sequence[PlayedStage], said: MemoryVerdict) -> list[str]:
+def _stage_lines(
+    stages: Sequence[PlayedStage], said: MemoryVerdict, cluster: ClusterSpec, outside: OutsideMemory
+) -> list[str]:
     lines = [f"{'stage':>5}{'allocated':>12}{'reserved':>12}{'closed form':>13}  peak at"]
     for one in stages:
         sizes = one.memory.peak_allocated, one.memory.peak_reserved
         cells = "".join(f"{size / GIB:8.2f} GiB" for size in sizes)
         lines.append(f"{one.stage:5}{cells}{one.estimate.total / GIB:9.2f} GiB  {one.instant}"[:_WIDTH])
-    lines.append(
-        f"of {said.available_bytes / GIB:.2f} GiB; stages with 10% less than the fullest are left out"
-    )
+    left = f"{cluster.gpu.hbm_bytes / GIB:.2f} less {outside}"
+    lines += wrap(f"of {said.available_bytes / GIB:.2f} GiB: {left}", _WIDTH, subsequent_indent="  ")
+    lines.append("stages with 10% less than the fullest are left out")
     worst = next(one for one in stages if one.stage == said.need.stage)
     lines.append(f"the {_SHOWN} largest of stage {worst.stage} then, by who holds them:")
     for (num_bytes, category, name, microbatch), layers in _alike(worst):

@@ -64,18 +64,20 @@ class Loaded:
         OutOfMemoryError, with what would fit, where it does not and is to be refused; ``timed``: and with
         what that costs in time, simulated.
         """
-        from simcore.apps.run.fitting import available_on, played, remedies, verdict_of
+        from simcore.apps.run.fitting import outside_of, played, remedies, verdict_of
 
         memory = peak_memory(graph)
         unchanged = self.description is not None and graph is self.graph
         stages = played(self.description) if self.description is not None and unchanged else ()
-        said = verdict_of(available_on(cluster.gpu), stages, memory)
+        job = self.description if unchanged else None
+        outside = outside_of(cluster, job, graph, nccl=scenario.settings.nccl)
+        said = verdict_of(outside.available_bytes(cluster.gpu), stages, memory)
         if said.word == "does not fit" and scenario.settings.refuse_memory:
 
             def advice(available_bytes: int) -> list[str]:
                 return remedies(self, scenario, available_bytes, timed=timed)
 
-            lines = parts_and_advice(graph, cluster.gpu, memory, advice if unchanged else None)
+            lines = parts_and_advice(graph, cluster.gpu, memory, outside, advice if unchanged else None)
             raise OutOfMemoryError("\n  ".join([str(said), *lines, _ANYWAY]))
         return memory, said
 

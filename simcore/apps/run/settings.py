@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from simcore.cost import MeasuredTable
 from simcore.errors import InputError, nearest
@@ -101,6 +101,11 @@ class RunSettings:
     noise_sigma: float = 0.0
     packets: PacketSettings = field(default_factory=PacketSettings)
     shortcuts: frozenset[str] = ALL_SHORTCUTS
+
+    @property
+    def nccl(self) -> dict[str, Any]:
+        """Arguments of the planner."""
+        return {**self.nccl_texts, **self.nccl_numbers, "nvls": self.nvls}
 
 
 def choices_of(key: str) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def run_scenario(
         with stages.stage("simulating") as update:
             ran = run(graph, cluster, setup, progress=_throttled(update))
         result = ran.result
-        facts = run_facts(scenario, graph, cluster, ran, memory, stages)
+        facts = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
         band, nearest = stated_band(
             s_from_ps(result.step_ps), graph.workload, cluster.gpu,
@@ -237,7 +237,7 @@ def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterfere
     settings = scenario.settings
     return Setup(
         network=scenario.network,
-        nccl={**settings.nccl_texts, **settings.nccl_numbers, "nvls": settings.nvls},
+        nccl=settings.nccl,
         fp32_math=settings.fp32_math,
         tables=settings.tables,
         packets=settings.packets,

@@ -18,6 +18,7 @@ _FOUR_PER_NODE: Final = r"\b4\s*(x\s*)?(gpus?|a100s?)\s*(per|/|a)\s*node|(4|four
 #: 32 A100 of 4 nodes of Jean Zay, NCCL 2.10.3: 40.5 of 100 Gb/s, one port out of each node and one into it
 #: (bigscience-workshop/bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt).
 _OMNI_PATH_EFFICIENCY: Final = "0.405"
+_OMNI_PATH_NCCL: Final = "2.10.3"
 
 
 def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
@@ -39,12 +40,19 @@ def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     family, board = on_fabric or (profile, None)
     if row.counts_samples:
         return _of_samples(row, profile, found.gpu)
-    nodes, placed = _nodes(row.count("gpus"), load_cluster(family))
-    per_node = load_cluster(family).gpus_per_node
-    # How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
-    wiring = ("cluster.nodes_per_leaf", str(nodes))
+    name, wired = large_enough(family, row.count("gpus"))
     gpu = (("cluster.gpu", board),) if board else ()
-    return profile, f"{family}-{per_node * nodes}", (*gpu, wiring, *placed, *_network(row, family))
+    return profile, name, (*gpu, *wired, *_network(row, family))
+
+
+def large_enough(family: str, gpus: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Name of a cluster with at least so many GPUs, and overrides.
+
+    How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
+    """
+    usual = load_cluster(family)
+    nodes, placed = _nodes(gpus, usual)
+    return f"{family}-{usual.gpus_per_node * nodes}", (("cluster.nodes_per_leaf", str(nodes)), *placed)
 
 
 def _nodes(gpus: int, usual: ClusterSpec) -> tuple[int, tuple[tuple[str, str], ...]]:
@@ -93,7 +101,7 @@ def _network(row: RunRow, profile: str) -> tuple[tuple[str, str], ...]:
         # Omni-Path 100: 100 Gb/s per port.
         return (
             ("cluster.nics_per_node", cards[1]), ("cluster.nic_bytes_per_s", "100Gb/s"),
-            ("cluster.nic_efficiency", _OMNI_PATH_EFFICIENCY),
+            ("cluster.nic_efficiency", _OMNI_PATH_EFFICIENCY), ("cluster.nccl_version", _OMNI_PATH_NCCL),
         )  # fmt: skip
     usual = load_cluster(profile).nics_per_node
     node = re.search(r"(\d+)\s*G(?:b/s|bps|bit/s|bE)?\s*(?:\w+\s+)?(?:per|/)\s*node", said, re.IGNORECASE)

@@ -6,23 +6,23 @@ verdict of :mod:`simcore.apps.run.fitting`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from simcore.apps.run.fitting import available_on, played, verdict_of
+from simcore.apps.run.fitting import outside_of, played, verdict_of
 from simcore.apps.validate.memory.found import MemoryRow, MemoryTable
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec, load_cluster
+from simcore.hardware import ClusterSpec, load_cluster, named_board
+from simcore.memory import MemoryVerdict
 from simcore.outside import read_text
 from simcore.units import GIB
 from workloads.jobs.launch.peaks import PeakJob, PeakRow, peak_jobs, read_peak_rows
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows
+from workloads.jobs.published.cluster import large_enough
 from workloads.parallel.job import Job
-from workloads.parallel.memory import outside_bytes
 from workloads.parallel.played import PlayedStage, played_stages
 
 #: Stages that were played, by what decides on their memory.
@@ -30,10 +30,6 @@ _Known = dict[Hashable, list[PlayedStage]]
 
 #: A column that only tables of ranks' peaks have.
 _PEAKS: Final = "max_allocated_bytes"
-#: Of a GPU's memory, driver and context take so much before anything is allocated.
-_CONTEXT: Final = GIB
-#: Boards whose name does not tell how many GiB they have.
-_BOARDS: Final = {"GB200": 186}
 
 
 def memory_errors(path: str) -> MemoryTable:
@@ -57,12 +53,12 @@ def _peak(row: PeakRow, known: _Known) -> MemoryRow:
         row.id, row.family, row.quality, measured_bytes=row.measured("allocated"),
         measured_reserved_bytes=row.measured("reserved") or None,
     )  # fmt: skip
-    found: list[PlayedStage] = []
+    found: list[tuple[PeakJob, PlayedStage]] = []
     reason = ""
     try:
         for one in peak_jobs(row):
             try:
-                found.append(_stage_of(one, known))
+                found.append((one, _stage_of(one, known)))
             except InputError as error:  # of several numbers of GPUs one that cannot be
                 reason = str(error)
     except InputError as error:
@@ -70,13 +66,13 @@ def _peak(row: PeakRow, known: _Known) -> MemoryRow:
     if not found:
         return replace(measured, skipped_reason=reason.removeprefix(f"{row.id}: "))
     aim = measured.measured_bytes or 0
-    values = [stage.memory.peak_allocated for stage in found]
-    nearest = min(found, key=lambda stage: abs(stage.memory.peak_allocated - aim))
-    room = _room(row.row.text("gpu"))
-    said = max((verdict_of(room, [stage]) for stage in found), key=lambda one: one.room_bytes)
+    values = [stage.memory.peak_allocated for _, stage in found]
+    nearest = min((stage for _, stage in found), key=lambda stage: abs(stage.memory.peak_allocated - aim))
+    told = [_verdict(row, stage, one) for one, stage in found]
+    said = max((one for one in told if one is not None), key=lambda one: one.chance, default=None)
     return replace(
         measured, predicted_bytes=min(max(aim, min(values)), max(values)),
-        low_bytes=min(values), high_bytes=max(values), verdict=said if room else None,
+        low_bytes=min(values), high_bytes=max(values), verdict=said,
         predicted_reserved_bytes=nearest.memory.peak_reserved, parts_bytes=nearest.by_category,
     )  # fmt: skip
 
@@ -93,11 +89,13 @@ def _nameless(job: Job) -> Job:
     return replace(job, model=job.model.model_copy(update={"name": ""}))
 
 
-def _room(gpu: str) -> int:
-    """Bytes for the allocator on a board called "A100-SXM-80GB"; 0 where the name does not tell."""
-    told = re.search(r"(\d+)\s*GB\b", gpu)
-    size = int(told[1]) if told else _BOARDS.get(gpu, 0)
-    return size * GIB - _CONTEXT if size else 0
+def _verdict(row: PeakRow, stage: PlayedStage, one: PeakJob) -> MemoryVerdict | None:
+    """What is said of the job on the board that the row names; None for one that is not known."""
+    board = named_board(row.row.text("gpu"))
+    if board is None or not board.cluster:
+        return None
+    cluster = _cluster(*large_enough(board.cluster, one.job.parallel.world_size))
+    return verdict_of(outside_of(cluster, one.job).available_bytes(cluster.gpu), [stage])
 
 
 def _run(row: RunRow, known: _Known) -> MemoryRow:
@@ -125,7 +123,7 @@ def _run(row: RunRow, known: _Known) -> MemoryRow:
         return found
     fullest = [max(own, key=lambda one: one.memory.peak_reserved) for own in stages]
     held = [
-        one.memory.peak_reserved + (outside_bytes(Job.of(case)) if whole_gpu else 0)
+        one.memory.peak_reserved + (_outside(case) if whole_gpu else 0)
         for case, one in zip(band.cases, fullest, strict=True)
     ]
     nearest = min(range(len(held)), key=lambda k: abs(held[k] - measured))
@@ -151,7 +149,12 @@ def _stages_of(case: Case, known: _Known) -> list[PlayedStage]:
 
 
 def _available(case: Case) -> int:
-    return available_on(_cluster(case.cluster, case.overrides).gpu)
+    cluster = _cluster(case.cluster, case.overrides)
+    return outside_of(cluster, case).available_bytes(cluster.gpu)
+
+
+def _outside(case: Case) -> int:
+    return outside_of(_cluster(case.cluster, case.overrides), case).total
 
 
 @cache

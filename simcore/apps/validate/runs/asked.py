@@ -15,7 +15,7 @@ from simcore.apps.child import ask_run_sim
 from simcore.apps.measured.runs.predict import predict_case
 from simcore.apps.measured.runs.score import RowScore, case_weight
 from simcore.apps.progress import Countdown
-from simcore.apps.run.fitting import available_on, played, verdict_of
+from simcore.apps.run.fitting import outside_of, played, verdict_of
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.hardware import load_cluster
 from workloads.jobs.published import Band, Case, RunRow, describe
@@ -64,8 +64,9 @@ def show(rows: Sequence[RunRow], wanted: str, number: int = 1) -> str:
 
 
 def _fits(case: Case) -> bool:
-    available = available_on(load_cluster(case.cluster, case.overrides).gpu)
+    cluster = load_cluster(case.cluster, case.overrides)
     try:
+        available = outside_of(cluster, case).available_bytes(cluster.gpu)
         return verdict_of(available, played(case)).word != "does not fit"
     except SimcoreError:
         return True

@@ -36,7 +36,9 @@ from simcore.apps.validate.runs.sweeps import (
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.outside import csv_rows
+from simcore.run import outside_on
 from workloads.jobs.published import RunRow, read_run_rows
+from workloads.parallel.communicators import outside_holders
 from workloads.parallel.job import Job
 from workloads.parallel.memory import peak_bytes
 
@@ -126,8 +128,9 @@ def _strategy(described: DescribedRow) -> tuple[str, ...]:
 def _fits(described: DescribedRow) -> bool:
     """Whether any case of a row fits its GPUs as predicted, by the rule of plans."""
     for case in described.band.cases:
-        gpu = load_cluster(case.cluster, case.overrides).gpu
-        if peak_bytes(Job.of(case)) <= gpu.hbm_bytes - gpu.reserved_bytes:
+        cluster, job = load_cluster(case.cluster, case.overrides), Job.of(case)
+        outside = outside_on(cluster, {}, outside_holders(job))
+        if peak_bytes(job) <= outside.available_bytes(cluster.gpu):
             return True
     return False
 
