@@ -80,19 +80,12 @@ class _Rank:
             for column in ("name", "stream", "kind", "phase", "group")
             for codes, names in (rows.strings(column),)
         }
-        #: The row that ends latest, not after each row is ready; -1 if none.
-        self.before: list[int] = (np.searchsorted(self.end, self.ready, side="right") - 1).tolist()
-        self.ready_of: list[int] = self.ready.tolist()
         communication = [code for code, name in enumerate(kinds) if name in COMMUNICATION_KINDS]
-        self.communicates: list[bool] = np.isin(self.texts["kind"][0], communication).tolist()
-        meets = np.flatnonzero(self.communicates)
-        self._met: dict[tuple[int, int, str], int] = {}
-        groups, names = self.texts["group"]
-        for row, first, last, code in zip(
-            meets.tolist(), self.start[meets].tolist(), self.end[meets].tolist(), groups[meets].tolist(),
-            strict=True,
-        ):  # fmt: skip
-            self._met.setdefault((first, last, names[code]), row)
+        self.communicates = np.isin(self.texts["kind"][0], communication)
+
+    def before(self, row: int) -> int:
+        """The row that ends latest, not after one is ready; -1 if none."""
+        return int(self.end.searchsorted(self.ready[row], side="right")) - 1
 
     def text(self, column: str, row: int) -> str:
         """A text column's value."""
@@ -100,8 +93,12 @@ class _Rank:
         return str(names[codes[row]])
 
     def same_communication(self, group: str, start: int, end: int) -> int:
-        """The row of a communication with these times in ``group``; -1 if none."""
-        return self._met.get((start, end, group), -1)
+        """The first row of a communication with these times in ``group``; -1 if none."""
+        first, last = self.end.searchsorted(end), self.end.searchsorted(end, side="right")
+        for row in range(int(first), int(last)):
+            if self.start[row] == start and self.communicates[row] and self.text("group", row) == group:
+                return row
+        return -1
 
 
 class _Walk:
@@ -124,7 +121,7 @@ class _Walk:
                 rank, row = self._last_to_arrive(rank, row)
                 rows = self._rank(rank)
             path.append((at, waited, rank, row))
-            row = rows.before[row] if rows.ready_of[row] > 0 else -1
+            row = rows.before(row) if rows.ready[row] > 0 else -1
         return self._summed(step_ps, path, rank)
 
     def _summed(self, step_ps: int, path: list[tuple[int, int, int, int]], last: int) -> CriticalPath:
@@ -205,12 +202,12 @@ class _Walk:
         else:
             members = self._others(rank, group)
         start, end = int(rows.start[row]), int(rows.end[row])
-        found, latest = (rank, row), rows.ready_of[row]
+        found, latest = (rank, row), int(rows.ready[row])
         for other in members:
             of = self._rank(other)
             at = of.same_communication(group, start, end)
-            if at >= 0 and of.ready_of[at] > latest:
-                found, latest = (other, at), of.ready_of[at]
+            if at >= 0 and of.ready[at] > latest:
+                found, latest = (other, at), int(of.ready[at])
         return found
 
     def _others(self, rank: int, group: str) -> tuple[int, ...]:

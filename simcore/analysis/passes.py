@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray
-from simcore.analysis.waterfall import axis_of
+from simcore.analysis.waterfall import communication_by_axis
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import RankRows
 
@@ -118,14 +118,9 @@ def rank_passes(rows: RankRows, step_ps: int, *, together: bool = False) -> Rank
 
 
 def _axes(rows: RankRows, communication: BoolArray) -> dict[str, IntArray]:
-    columns = [rows.strings(name) for name in ("group", "phase", "kind")]
-    codes = np.stack([column for column, _ in columns], axis=1)
-    found: dict[str, list[IntArray]] = {}
-    for key in np.unique(codes[communication], axis=0):
-        group, phase, kind = (values[code] for (_, values), code in zip(columns, key.tolist(), strict=True))
-        mask = communication & (codes == key).all(axis=1)
-        found.setdefault(axis_of(group, phase, kind), []).append(np.flatnonzero(mask))
-    return {axis: np.sort(np.concatenate(parts)) for axis, parts in found.items()}
+    names, axis = communication_by_axis(rows, communication)
+    places = np.flatnonzero(communication)
+    return {name: places[axis == number] for number, name in enumerate(names)}
 
 
 def _chunk_of(layer: IntArray) -> IntArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from simcore.timeline.reader import RankRows
 
 Key = tuple[str, ...]
+_FEW: Final = 100_000
 
 
 @dataclass
@@ -36,13 +38,7 @@ class Totals:
         """Count the rows in ``mask``, once for every rank that they stand for."""
         if not mask.any():
             return
-        key = np.zeros(int(mask.sum()), dtype=np.int64)
-        values: list[list[str]] = []
-        for column in self.columns:
-            codes, names = rows.strings(column)
-            key = key * len(names) + codes[mask]
-            values.append(names)
-        distinct, inverse = np.unique(key, return_inverse=True)
+        keys, inverse = told_apart(rows, self.columns, mask)
 
         def summed(column: npt.NDArray[np.int64]) -> list[float]:
             sums: list[float] = np.bincount(inverse, weights=column[mask]).tolist()
@@ -52,8 +48,8 @@ class Totals:
         alone = summed(rows.ints("alone_ps"))
         num_bytes, flops = summed(rows.ints("bytes")), summed(rows.ints("flops"))
         counts = np.bincount(inverse).tolist()
-        for index, code in enumerate(distinct.tolist()):
-            total = self.by_key[_decode(code, values)]
+        for index, key in enumerate(keys):
+            total = self.by_key[key]
             total.count += counts[index] * rows.num_ranks
             total.time_ps += times[index] * rows.num_ranks
             total.alone_ps += alone[index] * rows.num_ranks
@@ -63,6 +59,27 @@ class Totals:
     def ranked(self) -> list[tuple[Key, Total]]:
         """Keys with their totals, the longest time first."""
         return sorted(self.by_key.items(), key=lambda item: (-item[1].time_ps, item[0]))
+
+
+def told_apart(
+    rows: RankRows, columns: Sequence[str], mask: npt.NDArray[np.bool_]
+) -> tuple[list[Key], npt.NDArray[np.int64]]:
+    """Different values of some text columns among the rows in ``mask``, and which one each row has."""
+    key = np.zeros(int(mask.sum()), dtype=np.int64)
+    values: list[list[str]] = []
+    count = 1
+    for column in columns:
+        codes, names = rows.strings(column)
+        key = key * len(names) + codes[mask]
+        count *= len(names)
+        values.append(names)
+    if count > max(len(key), _FEW):
+        distinct, number = np.unique(key, return_inverse=True)
+    else:  # no need to sort them
+        is_there = np.zeros(count, dtype=np.bool_)
+        is_there[key] = True
+        distinct, number = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[key]
+    return [_decode(code, values) for code in distinct.tolist()], number
 
 
 def _decode(code: int, values: list[list[str]]) -> Key:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray, Intervals
+from simcore.analysis.totals import told_apart
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import RankRows, Timeline
@@ -120,8 +121,9 @@ def _of_rank(rows: RankRows, info: RunInfo) -> dict[str, int]:
 
     own, contended = _claimed(rows, communication, computing)
     found["communication_contention"] = int(contended.sum())
-    for name, chosen in _by_axis(rows, communication):
-        found[name] += int(own[chosen].sum())
+    axes, axis = communication_by_axis(rows, communication)
+    for number, name in enumerate(axes):
+        found[name] += int(own[axis == number].sum())
 
     ready = rows.ints("ready_ps")
     p2p = _among(kinds, kind_names, P2P_KINDS)
@@ -202,13 +204,12 @@ def _by_products(rows: RankRows, compute: BoolArray, info: RunInfo) -> BoolArray
     return bound
 
 
-def _by_axis(rows: RankRows, communication: BoolArray) -> Iterable[tuple[str, BoolArray]]:
-    """Communication by part: masks over the ``communication`` rows."""
-    columns = [rows.strings(name) for name in ("group", "phase", "kind")]
-    codes = np.stack([column[communication] for column, _ in columns], axis=1)
-    for key in np.unique(codes, axis=0):
-        names = (values[code] for (_, values), code in zip(columns, key.tolist(), strict=True))
-        yield axis_of(*names), (codes == key).all(axis=1)
+def communication_by_axis(rows: RankRows, communication: BoolArray) -> tuple[list[str], IntArray]:
+    """Parts that the ``communication`` rows belong to, and which one each belongs to."""
+    keys, number = told_apart(rows, ("group", "phase", "kind"), communication)
+    axes = [axis_of(*key) for key in keys]
+    names = list(dict.fromkeys(axes))
+    return names, np.array([names.index(axis) for axis in axes], dtype=np.int64)[number]
 
 
 def _among(codes: npt.NDArray[np.int32], names: list[str], wanted: Iterable[str]) -> BoolArray:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,12 @@ from simcore.timeline.schema import (
     TIMELINE,
     TIMELINE_FILE,
 )
-from simcore.timeline.stored import open_table, rank_classes, read_group
+from simcore.timeline.stored import check_order, open_table, rank_classes, read_group
 
 if TYPE_CHECKING:
     import pandas as pd  # what pyarrow imports where a table becomes a frame
+
+_KEPT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Timeline:
         self.info = info
         self._classes = classes
         self._file = file
-        self._latest: tuple[tuple[int, tuple[str, ...]], pa.Table] | None = None
+        self._kept: dict[int, pa.Table] = {}  # by row group
 
     @classmethod
     def open(cls, run_dir: Path | str, *, finished: bool = True) -> Timeline:
@@ -251,12 +253,27 @@ class Timeline:
         return list(dict.fromkeys(("rank", *columns)))
 
     def _read_group(self, group: int, columns: list[str]) -> pa.Table:
-        """A row group; the latest one is kept, since the ranks in it are asked for one by one."""
-        asked = group, tuple(columns)
-        if self._latest is None or self._latest[0] != asked:
-            self._latest = None  # never two in memory
-            self._latest = asked, read_group(self._file, self.path, group, columns, len(self._classes))
-        return self._latest[1]
+        """Columns of a row group.
+
+        What has been read of the latest one is kept, since the ranks in it are asked for one by one, and of
+        others what fits :data:`_KEPT_BYTES`, since several analyses ask for the same.
+        """
+        kept = self._kept.get(group)
+        missing = [name for name in columns if kept is None or name not in kept.column_names]
+        if missing:
+            table = read_group(self._file, self.path, group, missing, len(self._classes))
+            if kept is not None:
+                for name in kept.column_names:
+                    table = table.append_column(kept.schema.field(name), kept.column(name))
+                check_order(table, self.path)
+            kept = self._kept[group] = table
+            held = sum(one.nbytes for one in self._kept.values())
+            for other in [one for one in reversed(self._kept) if one != group]:
+                if held <= _KEPT_BYTES:
+                    break
+                held -= self._kept.pop(other).nbytes
+        assert kept is not None
+        return kept.select(columns)
 
 
 def _of_resources(table: pa.Table, wanted: Callable[[str], bool]) -> pa.Table:

@@ -74,12 +74,17 @@ def read_group(
             ranks = values_of(column)
             if ranks.min() < least or ranks.max() >= num_ranks:
                 raise InputError(f"{path}: column {name!r} names ranks outside of the job's {num_ranks:,}")
+    check_order(table, path)
+    return table
+
+
+def check_order(table: pa.Table, path: Path) -> None:
+    """InputError where an op does not become ready, start and end in that order, as far as columns tell."""
     for first, then, said in _ORDER:
         if {first, then} <= set(table.column_names) and (
             values_of(table.column(first)) > values_of(table.column(then))
         ).any():
             raise InputError(f"{path}: {said}")
-    return table
 
 
 def rank_classes(path: Path, world_size: int) -> pa.Table:

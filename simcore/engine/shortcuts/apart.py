@@ -37,7 +37,7 @@ Bound = dict["Call", tuple[Communicator, CollectivePlan]]
 Share = tuple[int, tuple[tuple[float, float], ...]]
 
 
-class Change(NamedTuple):
+class Disturbance(NamedTuple):
     """What others do to a GPU: take or give back a ``number`` of SMs; draw on HBM, or no longer, with the
     flow of a ``number`` (actual and desired bytes/ps); or kernels are to be re-rated after that.
     """
@@ -175,7 +175,7 @@ class Playing:
         """What is due before then.  Errors: DisturbedError."""
         self.clock.play_until(since_ps)
 
-    def make(self, change: Change) -> None:
+    def make(self, change: Disturbance) -> None:
         """What others do now.  Errors: DisturbedError."""
         make(change, self._gpu, self._others)
 
@@ -190,7 +190,7 @@ class Playing:
         return _times(self._rank, self._cell.items, changes)
 
 
-def make(change: Change, gpu: Gpu, flows: list[Flow]) -> None:
+def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
     """Have a GPU changed by others, whose flows on it are ``flows``.
 
     Errors: DisturbedError where SMs are not free.

@@ -23,7 +23,7 @@ from simcore.engine.rank import Rank
 from simcore.engine.shortcuts.apart import (
     Apart,
     CellTimes,
-    Change,
+    Disturbance,
     DisturbedError,
     Executed,
     Lab,
@@ -52,11 +52,11 @@ class Course:
 
     cell: Cell
     share: Share
-    changes: tuple[tuple[int, Change], ...]
+    changes: tuple[tuple[int, Disturbance], ...]
     times: CellTimes | None = None
     is_disturbed: bool = False
     at_least_ps: int = 0
-    later: dict[tuple[int, Change], Course] = field(default_factory=dict)
+    later: dict[tuple[int, Disturbance], Course] = field(default_factory=dict)
 
 
 class OwnCalls:
@@ -116,7 +116,7 @@ class CellBook:
             self.time(own, found)
         return found
 
-    def after(self, course: Course, since_ps: int, change: Change) -> Course:
+    def after(self, course: Course, since_ps: int, change: Disturbance) -> Course:
         """The course with a change so long after the cell began."""
         found = course.later.get((since_ps, change))
         if found is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from simcore.clock import Movable
 from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, RERATED, TAKEN
-from simcore.engine.shortcuts.apart import Change, DisturbedError, Playing, Share, Signature, make
+from simcore.engine.shortcuts.apart import Disturbance, DisturbedError, Playing, Share, Signature, make
 from simcore.engine.shortcuts.bookings import Bookings
 from simcore.engine.shortcuts.cell_times import CellBook, Course, OwnCalls
 from simcore.engine.shortcuts.cells import Cells, Chain, Pattern
@@ -287,9 +287,9 @@ class Span(Movable):
             if flow not in self._flows:
                 self._flows.append(flow)
             num_sms = self._flows.index(flow)
-        self._follow(Change(kind, num_sms, bytes_per_ps, desired_bytes_per_ps))
+        self._follow(Disturbance(kind, num_sms, bytes_per_ps, desired_bytes_per_ps))
 
-    def _follow(self, change: Change) -> None:
+    def _follow(self, change: Disturbance) -> None:
         """Be on the course with one more change, now."""
         solo, course, pattern = self._solo, self._course, self._chain.pattern
         assert course is not None
