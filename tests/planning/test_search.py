@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from simcore.apps.bench.exact import SPACES, exact
-from simcore.apps.plan import planning
+from simcore.apps.plan import answer, planning
 from simcore.apps.plan.asking import asked, checked_limits
 from simcore.apps.plan.command import plan
 from simcore.apps.plan.files import job_content
@@ -142,6 +142,17 @@ def test_nothing_that_fits_is_infeasible(tmp_path, capsys):
     with pytest.raises(InfeasibleError, match="no candidate is legal and fits"):
         plan("llama3-70b", cluster="h100-8", search="tp=8", global_batch=8, seq=2048, out=tmp_path / "plan")
     assert "out of memory" in capsys.readouterr().out
+
+
+def test_marked_strategies_beyond_the_best_are_told_and_written_too(tmp_path, capsys, monkeypatch):
+    """Of a list of one, the slow job as it was given stands outside, with a file of its own."""
+    monkeypatch.setattr(answer, "_BEST", 1)
+    slow = [*JOB, "parallel.tp=8"]
+    searched = {"search": "tp=1:2:8", "gap": 0.0, "settings": slow, "out": tmp_path / "plan"}
+    plan("llama3-8b", cluster="h100-16", **searched)
+    shown = capsys.readouterr().out
+    assert "=: the job as it is by default" in shown
+    assert {path.name for path in (tmp_path / "plan" / "best").iterdir()} >= {"1.yaml", "2.yaml"}
 
 
 def test_an_interrupt_leaves_what_is_done_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
