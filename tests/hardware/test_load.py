@@ -222,7 +222,7 @@ def test_every_override_key_is_accepted():
 
 
 def test_what_is_reserved_must_leave_memory():
-    with pytest.raises(InputError, match="1,610,612,736 must be less than hbm_bytes = 1,000"):
+    with pytest.raises(InputError, match="805,306,368 must be less than hbm_bytes = 1,000"):
         load_gpu("h800", {"gpu.hbm_bytes": "1000"}, force=True)
 
 

@@ -116,7 +116,7 @@ BAD_ARGUMENTS = {
     "unknown hardware setting": (["GRAPH", "--set", "gpu.hbm_byte=1"], "did you mean 'gpu.hbm_bytes'?"),
     "unknown kernels": (["GRAPH", "--set", "workload.kernels=flsh"], "did you mean 'flash'?"),
     "no workload": ([""], "unknown workload ''"),
-    "less memory than is reserved": (["GRAPH", "--set", "gpu.hbm_bytes=1GiB"], "must be less than hbm_bytes"),
+    "less memory than is reserved": (["GRAPH", "--set", "gpu.hbm_bytes=99MB"], "must be less than hbm_bytes"),
     "no NCCL version": (["GRAPH", "--set", "cluster.nccl_version=new"], "nccl_version 'new'"),
     "unknown algorithm": (["GRAPH", "--set", "nccl.algorithm=rnig"], "did you mean 'ring'?"),
     "not a pair": (["GRAPH", "--set", "gpu.num_sms"], "expected KEY=VALUE"),

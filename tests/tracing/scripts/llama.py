@@ -182,7 +182,8 @@ def main(how: str, options: set[str]) -> None:
     if "adam" in options:
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(chosen, lr=1e-4, fused=True)
     else:
-        optimizer = torch.optim.SGD(chosen, lr=1e-4)
+        # A list of split parameters and whole ones cannot be stepped on at once, on a GPU neither.
+        optimizer = torch.optim.SGD(chosen, lr=1e-4, foreach=False if how == "tp" else None)
     tokens = torch.zeros(BATCH, SEQ, dtype=torch.long, device="cuda")
     for _ in range(3):
         for microbatch in range(microbatches):
