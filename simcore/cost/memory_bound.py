@@ -179,4 +179,5 @@ def memcpy_work(kernel: KernelShape, context: Context) -> Work:
     prologue = context.parameters.memory.prologue_s
     if "dtod" in name or "d2d" in name or name.startswith("nccl::"):
         return Work(2 * moved / context.hbm_bytes_per_s, 2 * moved, prologue)
-    return Work(moved / context.parameters.memory.pcie_bytes_per_s, moved, prologue)
+    rate = context.gpu.host_bytes_per_s or context.parameters.memory.pcie_bytes_per_s
+    return Work(moved / rate, moved, prologue)

@@ -5,6 +5,7 @@ from simcore.hardware.covered import covered_sms
 from simcore.hardware.load import (
     DEFAULT_CLUSTER,
     OVERRIDE_KEYS,
+    cluster_for,
     is_hardware_key,
     load_cluster,
     load_gpu,
@@ -25,6 +26,7 @@ __all__ = [
     "Links",
     "Topology",
     "assumptions",
+    "cluster_for",
     "cluster_names",
     "covered_sms",
     "dies",

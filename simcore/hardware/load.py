@@ -82,6 +82,20 @@ def load_cluster(
     return replace(cluster, link_overrides=links)
 
 
+def cluster_for(family: str, num_gpus: int) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Name of a cluster of ``family`` for a job of ``num_gpus``, and overrides that place it there.
+
+    Over several NVLink domains a scheduler gives a job as many GPUs of each, in whole nodes, as divide it: 64
+    of 72 for 256.
+    """
+    usual = load_cluster(family)
+    each, whole = usual.gpus_per_node, usual.gpus_per_domain
+    if num_gpus <= whole or usual.nodes_per_domain == 1:
+        return f"{family}-{each * -(-num_gpus // each)}", ()
+    used = next((size for size in range(whole, 0, -each) if num_gpus % size == 0), whole)
+    return f"{family}-{whole * -(-num_gpus // used)}", (("cluster.placement", f"domains:{used}"),)
+
+
 def _gpu(profile: Profile, changes: Mapping[str, str], *, force: bool) -> GpuSpec:
     values, sustained = profile.values, profile.sustained
     rated = GpuSpec(**values)

@@ -188,7 +188,7 @@ class TimedTemplate(TemplateBuilder):
 
     def _alone_ps(self, kind: OpKind, start: int, columns: Mapping[str, Any]) -> int:
         hidden = columns["stream"] in self._hidden
-        if kind is OpKind.COMPUTE:
+        if kind in (OpKind.COMPUTE, OpKind.MEMCPY):  # a copy to the host lasts longer than one on the GPU
             return 0 if hidden else self._prices.kernel_ps(columns)
         group = columns["group"]
         groups = self._groups[group]

@@ -17,10 +17,11 @@ from workloads.models.spec import ModelSpec
 
 SEQ = 4096
 LLAMA = named_model("llama3-8b")
+assert isinstance(LLAMA, ModelSpec)
 FP4 = "float4_e2m1fn_x2"
 
 
-def layer(precision: str, model: ModelSpec = LLAMA, **software: object) -> ModelPiece:  # type: ignore[assignment]
+def layer(precision: str, model: ModelSpec = LLAMA, **software: object) -> ModelPiece:
     shard = Shard(1, SEQ, precision=precision, software=SoftwareSpec.model_validate(software))
     return model_pieces(model, shard).layers[0]
 
@@ -70,3 +71,32 @@ def test_attention_in_fp8_casts_what_it_reads() -> None:
     assert len(narrow.backward) == len(plain.backward) + 1
     in_16_bits = layer("bf16", fp8_attention=True)
     assert {k.dtype for k in in_16_bits.forward if k.op_class == "attention_fwd"} == {"bfloat16"}
+
+
+def test_experts_products_gate_and_cast_what_they_write() -> None:
+    """Two products forward and the cast of what comes; backward no kernel stands between them either."""
+    apart, fused = (layer("fp8", MIXTRAL_8X7B, fp8_recipe="mxfp8", moe_fused_mlp=on) for on in (False, True))
+
+    def inside(kernels: Sequence[KernelLaunch]) -> list[str]:
+        return [k.name for k in kernels if ".experts" in k.module]
+
+    assert inside(fused.forward) == ["cast_transpose_fp8_mxfp8", "grouped_gemm", "grouped_gemm"]
+    casts = [name for name in inside(fused.backward) if name.startswith("cast")]
+    assert len(casts) == 1
+    assert "swiglu_bwd" not in inside(fused.backward)
+    assert len(inside(apart.forward)) == len(inside(fused.forward)) + 2
+    first = next(k for k in fused.forward if k.module.endswith("linear_fc1") and k.op_class == "bgemm")
+    rows, width = 2 * SEQ, MIXTRAL_8X7B.moe.ffn if MIXTRAL_8X7B.moe else 0
+    # Both halves in bf16, kept for backward, and the gated product in fp8 in two orders.
+    assert first.bytes_written == rows * (2 * width * 2 + width * 2)
+    assert fused.saved_bytes == apart.saved_bytes
+
+
+def test_the_output_layer_is_in_fp8_where_it_is_said() -> None:
+    def dtypes(**software: object) -> set[str]:
+        shard = Shard(1, SEQ, precision="fp8", software=SoftwareSpec.model_validate(software))
+        head = model_pieces(LLAMA, shard).head
+        return {k.dtype for k in head.forward if k.op_class == "gemm"}
+
+    assert dtypes() == {"bfloat16"}
+    assert dtypes(fp8_head=True) == {"float8_e4m3fn"}

@@ -79,3 +79,16 @@ def test_large_tensors_hide_the_host() -> None:
         for us in (0.0, 5.0)
     )
     assert plain <= eager < 1.2 * plain
+
+
+def test_graphs_of_some_modules_leave_the_rest_to_the_host() -> None:
+    def eager_us(graphs: object) -> float:
+        software = SoftwareSpec.model_validate({"cuda_graphs": graphs, "host_us_per_kernel": 30.0})
+        made = graph(software)
+        played = made.flat_ops(made.programs[0]).row
+        return float(made.ops.recorded_ps[played][made.ops.kind[played] == OpKind.HOST].sum()) / 1e6
+
+    whole, modules = eager_us(False), eager_us("modules")
+    # Attention and norms of a layer are graphs; products of the feed-forward block, and both ends, are not.
+    assert 0.2 * whole < modules < 0.7 * whole
+    assert eager_us(True) == 0

@@ -132,7 +132,7 @@ def _sizes_known(moe: MoeSpec) -> bool:
 
 def _host_waits(shard: Shard, module: str) -> list[KernelLaunch]:
     """Nothing waits in a graph: buffers are as large as they may get, kernels read the sizes themselves."""
-    return [] if shard.software.cuda_graphs else [KernelLaunch(HOST_SYNC, module=module)]
+    return [] if shard.software.cuda_graphs is True else [KernelLaunch(HOST_SYNC, module=module)]
 
 
 def _counts(shard: Shard, moe: MoeSpec, module: str) -> list[KernelLaunch]:
@@ -275,12 +275,15 @@ def _routed(
 ) -> tuple[KernelLaunch, KernelLaunch]:
     """Dispatch and combine by kernels of their own: bytes for all nodes of a token, SMs that are held."""
     reached = owners_hit(moe, nodes) if nodes > 1 else 1.0
-    how = str(TokenExchange(shard.software.moe_exchange_sms, owners_hit(moe, shard.ep) / reached))
+    software = shard.software
+    gpus = owners_hit(moe, shard.ep) / reached
+    how = str(TokenExchange(software.moe_exchange_sms, gpus, software.moe_exchange_kernels))
+    by = software.moe_exchange_kernels
     tokens = round(x.shape[0] * reached * load)
     sums = tokens * x.shape[1] * x.num_bytes // x.numel
     sent = tokens * fp8_row_bytes(x.shape[1]) if dispatches_fp8(shard) else sums
-    dispatch = replace(plain, collective=how, num_bytes=sent)
-    return dispatch, replace(plain, collective=how, num_bytes=sums, name="deepep::combine")
+    dispatch = replace(plain, collective=how, num_bytes=sent, name=f"{by}::dispatch")
+    return dispatch, replace(plain, collective=how, num_bytes=sums, name=f"{by}::combine")
 
 
 def _turned(steps: Sequence[KernelLaunch]) -> list[KernelLaunch]:

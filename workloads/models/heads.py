@@ -46,7 +46,9 @@ def predict_tokens(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> N
 def _logits(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, *, again: bool = False) -> None:
     """Logits and loss; ``again``: with the weight that an earlier call has."""
     tied = model.tied_embeddings or again
-    layer = Linear("output_layer", bias=model.head_bias, fp8=False, tied=tied)
+    layer = Linear(
+        "output_layer", bias=model.head_bias, fp8=None if shard.software.fp8_head else False, tied=tied
+    )
     cross_entropy(tape, shard, column_parallel(tape, shard, x, padded_vocab(model, shard), layer))
 
 

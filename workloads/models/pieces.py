@@ -17,6 +17,12 @@ LayerClass = Literal["embedding", "dense", "transformer", "expert"]
 #: Name of an entry that launches nothing: the host waits until the compute stream is empty.
 HOST_SYNC: Final = "cudaStreamSynchronize"
 
+#: Names of copies of what forward keeps to the host's memory and back, on streams of their own; the first is
+#: waited for by nothing.
+OFFLOAD: Final = "Memcpy DtoH (Device -> Pinned)"
+RELOAD: Final = "Memcpy HtoD (Pinned -> Device)"
+OFFLOAD_STREAM: Final = "offload"
+
 #: Stream of all_to_all that runs beside another microbatch's compute: what comes next does not wait for it.
 EP_STREAM: Final = "ep"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 from pydantic import Field
@@ -14,6 +15,8 @@ AttentionKernels = Literal[
 ]
 
 
+#: Modules whose kernels are graphs where only some are.
+_GRAPHED: Final = re.compile(r"\.self_attention\b|_layernorm\b|\.mlp\.(router|shared_experts)\b")
 #: A quarter of an hour: no host takes longer for a kernel or a layer.
 _MOST_HOST_US: Final = 1e9
 
@@ -66,7 +69,8 @@ class SoftwareSpec(Frozen):
     ``fp8_transposes``: one pass writes a tensor and its transpose in fp8, or the transposes that gradients
     read are made by passes of their own when they are wanted (from what was kept in fp8), of weights too.
     ``fp8_attention``: where products are in fp8, those of fused attention are, too, of queries, keys, values
-    and gradients that are cast before (Transformer Engine's fp8_dot_product_attention).
+    and gradients that are cast before (Transformer Engine's fp8_dot_product_attention).  ``fp8_head``: so are
+    those of the output layer (Megatron-Core's fp8_output_proj).
     ``fp8_kept_activations``: what SwiGLU reads is kept in fp8 ("gate", Megatron-Core's
     activation_func_fp8_input_store), or that and attention's output in 12 bits (True), by casts there and
     back (arXiv 2412.19437, section 3.3.3).  ``fp8_weight_transposes``: beside each weight in fp8 its
@@ -84,8 +88,11 @@ class SoftwareSpec(Frozen):
     ``moe_router_fp32``: the router's product is in fp32.  ``moe_grouped_gemm``: products of all experts at
     once, else a kernel for each; ``moe_launch_each``: at once, but each launched for itself on one of several
     streams (Transformer Engine's cuBLAS).  ``moe_fp8_padding``: copies pad each expert's rows for fp8.
+    ``moe_fused_mlp``: the product of all experts gates and casts what it writes, forward and backward
+    (Transformer Engine's op fuser: NVTE_CUTEDSL_FUSED_GROUPED_MLP), in fp8 and 4 bits.
     ``moe_exchange_sms``: SMs that "flex" exchanges hold, see Note [Routed exchange] of
-    ``simcore/collectives/routed.py`` (0: planned as NCCL's all_to_all).  ``moe_dispatch_fp8``: tokens, and
+    ``simcore/collectives/routed.py`` (0: planned as NCCL's all_to_all), and ``moe_exchange_kernels``
+    whose they are.  ``moe_dispatch_fp8``: tokens, and
     gradients on the way back to experts, are cast before they are sent (arXiv 2412.19437, section 3.3.3).
     ``moe_exchange_domain``: GPUs that NVLink joins; a "flex" exchange sends a token to each such domain once.
     ``product_sms_left``: SMs that no matrix product takes, as exchanges have them.
@@ -99,7 +106,8 @@ class SoftwareSpec(Frozen):
     ``input_us_per_sample``: what the host does for a sample before its batch can be looked up.
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
-    between two collectives are launched as one graph, and no host waits for what it would only learn then.
+    between two collectives are launched as one graph, and no host waits for what it would only learn then;
+    of "modules" only attention, norms, routers and shared experts are (Megatron-Core's cuda_graph_scope).
     ``transformer_engine``: layers are Transformer Engine's; ``deterministic``: kernels that give the same
     bits each time.  ``workspace_bytes``: what libraries keep of the allocator's memory for products.
     ``lazy_loading``: a GPU loads kernels when they are first launched (CUDA since 11.7), else all there are.
@@ -147,6 +155,7 @@ class SoftwareSpec(Frozen):
     fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
     fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
     fp8_attention: bool = False
+    fp8_head: bool = False
     fp8_kept_activations: bool | Literal["gate"] = False
     fp8_weight_transposes: bool = True
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
@@ -160,8 +169,10 @@ class SoftwareSpec(Frozen):
     moe_weighted_early: bool = False
     moe_launch_each: bool = False
     moe_fp8_padding: bool = False
+    moe_fused_mlp: bool = False
     moe_clamp_apart: bool = False
     moe_exchange_sms: int = Field(default=0, ge=0)
+    moe_exchange_kernels: Literal["deepep", "hybridep"] = "deepep"
     moe_dispatch_fp8: bool = False
     moe_exchange_domain: int = Field(default=8, ge=1)
     product_sms_left: int = Field(default=0, ge=0)
@@ -171,8 +182,12 @@ class SoftwareSpec(Frozen):
     planned_memory: bool = False
     input_us_per_sample: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
-    cuda_graphs: bool = False
+    cuda_graphs: bool | Literal["modules"] = False
     transformer_engine: bool = False
     deterministic: bool = False
     workspace_bytes: int = Field(default=0, ge=0, le=1 << 40)
     lazy_loading: bool = True
+
+    def in_graph(self, module: str) -> bool:
+        """Whether kernels of that module are launched as part of a CUDA graph."""
+        return self.cuda_graphs is True or (self.cuda_graphs == "modules" and bool(_GRAPHED.search(module)))

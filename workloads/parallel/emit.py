@@ -9,9 +9,16 @@ from functools import lru_cache
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
-from simcore.graph.template_builder import Source
+from simcore.graph.template_builder import Source, external
 from simcore.units import PS_PER_US
-from workloads.models.pieces import EP_STREAM, HOST_SYNC, KernelLaunch
+from workloads.models.pieces import (
+    EP_STREAM,
+    HOST_SYNC,
+    OFFLOAD,
+    OFFLOAD_STREAM,
+    RELOAD,
+    KernelLaunch,
+)
 from workloads.models.software import SoftwareSpec
 
 COMPUTE = "compute"
@@ -37,8 +44,9 @@ class OpWriter:
         self._late: list[
             tuple[KernelLaunch, int]
         ] = []  # weight gradients that nobody waits for, and their layers
-        self._host_ps = 0 if software.cuda_graphs else round(software.host_us_per_kernel * PS_PER_US)
-        self._launch = _GRAPH if software.cuda_graphs else -1
+        self._software = software
+        self._host_ps = 0 if software.cuda_graphs is True else round(software.host_us_per_kernel * PS_PER_US)
+        self._turn: OpHandle | None = None  # what ran last when the latest copy was written
         self.last: OpHandle | None = None  # latest op on the compute stream
         self._open: list[Source] = []
         self._left: dict[str, Source] = {}  # under way until somebody asks for it by name
@@ -64,7 +72,7 @@ class OpWriter:
         # Where the host waits in between or works for single kernels, they are delayed one by one.
         singly = any(kernel.name == HOST_SYNC or kernel.host_us for kernel in kernels)
         if not singly:
-            self._on_host(sum(_launches(kernel) for kernel in kernels))
+            self._on_host(sum(self._launches(kernel) for kernel in kernels))
         handles: list[OpHandle] = []
         awaited = {source for kernel in kernels for source in kernel.waits_for}
         for position, kernel in enumerate(kernels):
@@ -76,10 +84,10 @@ class OpWriter:
                 waits += self._open
                 self._open = []
             if singly:
-                self._on_host(_launches(kernel), kernel.host_us)
+                self._on_host(self._launches(kernel), kernel.host_us)
             handle = self._write(kernel, waits, "recompute" if kernel.recomputed else phase, layer)
             handles.append(handle)
-            if kernel.name == HOST_SYNC:
+            if kernel.name in (HOST_SYNC, OFFLOAD):
                 continue
             if kernel.leaves:
                 self._left[kernel.leaves] = handle
@@ -106,9 +114,9 @@ class OpWriter:
             waits: list[Source] = [handles[source] for source in kernel.waits_for if source in handles]
             if kernel.stream == COMPUTE:
                 waits += self.taken()
-            self._on_host(_launches(kernel), kernel.host_us)
+            self._on_host(self._launches(kernel), kernel.host_us)
             handle = self._write(kernel, waits, "recompute" if kernel.recomputed else phase, layer)
-            if kernel.name == HOST_SYNC:
+            if kernel.name in (HOST_SYNC, OFFLOAD):
                 continue
             handles[position] = handle
             if kernel.stream == COMPUTE:
@@ -124,7 +132,7 @@ class OpWriter:
         """Append the gradients of weights that have been put off."""
         waiting, self._open = self._open, []
         for kernel, layer in self._late:
-            self._on_host(_launches(kernel), kernel.host_us)
+            self._on_host(self._launches(kernel), kernel.host_us)
             self.last = self._write(replace(kernel, stream=COMPUTE), [], phase, layer)
         self._late = []
         self._open = waiting
@@ -159,12 +167,14 @@ class OpWriter:
     def _on_host(self, count: int, more_us: float = 0.0) -> None:
         """What an eager framework does for ``count`` kernels, in one piece before them."""
         spent_ps = count * self._host_ps + round(more_us * PS_PER_US)
-        if spent_ps and self._launch < 0:
+        if spent_ps and self._software.cuda_graphs is not True:
             self.template.host("eager", spent_ps)
 
     def _write(self, kernel: KernelLaunch, waits: list[Source], phase: str, layer: int) -> OpHandle:
         if kernel.name == HOST_SYNC:
             return self.template.sync(COMPUTE, name=HOST_SYNC, waits=waits)
+        if kernel.name in (OFFLOAD, RELOAD):
+            return self._copy(kernel, phase, layer)
         if not kernel.collective:
             return self._compute(kernel, waits, phase, layer, kernel.stream)
         columns = {
@@ -194,13 +204,25 @@ class OpWriter:
             kernel.name, stream=stream, waits=waits, phase=phase, layer=layer, module=kernel.module,
             op_class=kernel.op_class, dtype=kernel.dtype, in_shapes=_shapes(kernel.in_shapes),
             out_shapes=_shapes(kernel.out_shapes), flops=kernel.flops, bytes_read=kernel.bytes_read,
-            bytes_written=kernel.bytes_written, batch=self._launch,
+            bytes_written=kernel.bytes_written,
+            batch=_GRAPH if self._software.in_graph(kernel.module) else -1,
         )  # fmt: skip
 
+    def _copy(self, kernel: KernelLaunch, phase: str, layer: int) -> OpHandle:
+        """What leaves has been computed; what comes back has left, and the piece before begins."""
+        leaves = kernel.name == OFFLOAD
+        after: list[Source | None] = [self.last] if leaves else [self._turn, external(OFFLOAD_STREAM)]
+        handle = self.template.memcpy(
+            kernel.name, kernel.bytes_read, stream=kernel.stream, waits=[one for one in after if one],
+            phase=phase, layer=layer, module=kernel.module,
+        )  # fmt: skip
+        self._turn = self.last
+        return handle
 
-def _launches(kernel: KernelLaunch) -> int:
-    """Launches that an eager framework prepares; collectives are counted with what they follow."""
-    return 0 if kernel.collective or kernel.name == HOST_SYNC else kernel.launches
+    def _launches(self, kernel: KernelLaunch) -> int:
+        """Launches that an eager framework prepares; collectives are counted with what they follow."""
+        free = kernel.collective or kernel.name in (HOST_SYNC, OFFLOAD, RELOAD)
+        return 0 if free or self._software.in_graph(kernel.module) else kernel.launches
 
 
 @lru_cache(maxsize=1 << 12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Final, Protocol
@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from workloads.models.build import pieces_of
 from workloads.models.local import DTYPES, Shard
 from workloads.models.model import AnyModel
+from workloads.models.offload import offloaded
 from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.software import SoftwareSpec
 from workloads.models.tables import TablesView
@@ -98,12 +99,26 @@ class Job:
     def pieces(self) -> ModelPieces:
         """The model's pieces."""
         one_stage = self.parallel.pp == 1 or self.parallel.pipeline.ends_meet
-        return _pieces_of(self.model, self.shard, self._recomputed, one_stage)
+        made = _pieces_of(self.model, self.shard, self._recomputed, one_stage)
+        if not self.training.offload:
+            return made
+        moved = {one: offloaded(one, self.training.offload) for one in dict.fromkeys(made.layers)}
+        chosen = self._first_of_stages(self.training.offload_layers)
+        return replace(
+            made,
+            layers=tuple(
+                moved[piece] if chosen is None or number in chosen else piece
+                for number, piece in enumerate(made.layers)
+            ),
+        )
 
     @property
     def _recomputed(self) -> frozenset[int] | None:
-        """Layers that run again where not all do: the first of each (virtual) stage."""
-        each = self.training.recompute_layers
+        """Layers that run again where not all do."""
+        return self._first_of_stages(self.training.recompute_layers)
+
+    def _first_of_stages(self, each: int) -> frozenset[int] | None:
+        """The first ``each`` layers of every (virtual) stage; None for all (-1)."""
         if each < 0:
             return None
         counts = split_layers(self.model.num_layers, self.parallel)

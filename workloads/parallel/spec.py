@@ -11,6 +11,7 @@ from pydantic import Field
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
 from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
 from workloads.models.model import AnyModel
+from workloads.models.offload import OffloadModule
 from workloads.models.pieces import LayerClass
 from workloads.models.recompute import HeldOutput, RecomputeModule
 from workloads.parallel.axis import AXES, ORDER, further_axes
@@ -120,6 +121,8 @@ class TrainingSpec(Frozen):
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
     recompute_keeps: tuple[HeldOutput, ...] = ()  # outputs that "full" keeps
     recompute_layers: int = Field(default=-1, ge=-1, le=4096)  # how many layers of each stage; -1: all
+    offload: tuple[OffloadModule, ...] = ()  # what of layers waits for backward in the host's memory
+    offload_layers: int = Field(default=-1, ge=-1, le=4096)  # of how many layers of each stage; -1: all
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
     prefetch: LayersOrNone = 1

@@ -13,7 +13,10 @@ _WIDTH: Final = 80
 
 def list_names(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="models, gpus, clusters, presets, settings or workloads.")
+        str,
+        typer.Argument(
+            metavar="KIND", help="models, gpus, clusters, presets, recipes, settings or workloads."
+        ),
     ],
     word: Annotated[str, typer.Argument(help="Only those whose name holds this.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -115,6 +118,14 @@ def _presets() -> Iterator[Row]:
         yield {"name": name, "about": load_preset(name).description}
 
 
+def _recipes() -> Iterator[Row]:
+    from workloads.jobs.presets import recipes
+
+    for one in recipes().values():
+        about = f"{one.model} on {one.gpus} {one.gpu.upper()} as {one.source} has it"
+        yield {"name": one.name, "about": about, "model": one.model, "gpu": one.gpu, "gpus": one.gpus}
+
+
 def _settings() -> Iterator[Row]:
     """Keys of ``--set``: the job's with their defaults, then those of the run and of hardware."""
     from simcore.apps.run.settings import KEYS, NUMBERED
@@ -191,8 +202,10 @@ def complete_workload(incomplete: str) -> list[str]:
     """Names of workloads and models that begin so, for a shell."""
     from workloads import catalog
     from workloads.jobs import model_names
+    from workloads.jobs.presets import recipes
 
-    return [name for name in (*catalog.names(), *model_names()) if name.startswith(incomplete)]
+    names = (*catalog.names(), *model_names(), *recipes())
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_cluster(incomplete: str) -> list[str]:
@@ -208,6 +221,7 @@ KINDS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
     "gpus": _gpus,
     "clusters": _clusters,
     "presets": _presets,
+    "recipes": _recipes,
     "settings": _settings,
     "workloads": _workloads,
 }

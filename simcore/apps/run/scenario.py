@@ -136,15 +136,19 @@ def resolve_scenario(
     """The scenario that arguments describe; what they leave open comes from a scenario file, then defaults.
 
     ``workload`` is a catalog name, a graph folder, a YAML file with the keys workload (or model, parallel,
-    training, software), cluster, network, seed and set, a config.json or a model's name.  ``content``: of
-    that YAML file, where it is known, or in its place.  ``launch`` stands for a workload: a framework and its
-    flags, or a file of them.
+    training, software), cluster, network, seed and set, a config.json, a model's name or a recipe's.
+    ``content``: of that YAML file, where it is known, or in its place.  ``launch`` stands for a workload: a
+    framework and its flags, or a file of them.
     Errors: InputError for anything unknown, with the nearest known name.
     """
     file = _File(workload)
     path = Path(workload or "the description")
     if content is None and path.suffix.lower() in (".yaml", ".yml"):
         content = yaml_document(read_text(path, "scenario file"), str(path))
+    if content is None and workload is not None and "gpu_" in workload:
+        content = _recipe(workload)
+        if content is not None and cluster is not None:
+            content["set"] = {}  # where it is placed on its own cluster
     if content is not None:
         file = _file_of(content, path)
     given_network = _first(network, file.network, "fluid")
@@ -248,6 +252,13 @@ def _sections_of(key: str) -> list[str]:
     return sections_of(key)
 
 
+def _recipe(name: str) -> dict[str, Any] | None:
+    from workloads.jobs.presets import recipes
+
+    found = recipes().get(name.removesuffix("_config"))
+    return None if found is None else found.scenario()
+
+
 def _is_model(name: str) -> bool:
     from workloads.jobs import model_names
 
@@ -284,10 +295,10 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
         raise InputError(f"{workload}: no such graph folder")
     if workload not in catalog.names():
         from workloads.jobs import model_names
+        from workloads.jobs.presets import recipes
 
-        raise InputError(
-            f"unknown workload {workload!r}{nearest(workload, (*catalog.names(), *model_names()))}"
-        )
+        known = (*catalog.names(), *model_names(), *recipes())
+        raise InputError(f"unknown workload {workload!r}{nearest(workload, known)}")
     return catalog.path(workload), True
 
 

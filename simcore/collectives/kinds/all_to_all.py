@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcore.collectives.kinds.collective import Collective, register
 from simcore.collectives.kinds.own_kernel import Flow, OwnKernel
@@ -66,7 +66,12 @@ def hierarchical_all_to_all(
                 yield from sent(local + step - 2, src, dst, src - src % local + neighbour, dst)
 
 
-_NAME: Final = re.compile(r"all_to_all:sms=(\d{1,9}),gpus=(\d{1,9}(?:\.\d{1,9})?)")
+class _Rates(NamedTuple):
+    """Rate of an SM over NVLink, and the shares of NICs and of NVLink that are reached."""
+
+    sm_bytes_per_s: float
+    network_share: float
+    nvlink_share: float
 
 
 #: Bytes that one SM moves over NVLink for such a kernel, per second.  Source: DeepEP's normal kernels on one
@@ -80,15 +85,29 @@ SM_BYTES_PER_S: Final = 16e9
 #: 165 GB/s over NVLink.
 NETWORK_SHARE: Final = 0.85
 NVLINK_SHARE: Final = 0.94
+DEEPEP: Final = "deepep"
+#: Whose kernels exchange tokens.
+#: HybridEP: deepseek-ai/DeepEP docs/README_Hybrid-EP.md at 41cad944, time of kernels alone, 4,096 tokens of
+#: 7,168 for 8 of the experts, own GPU or node counted.  16 SMs of a B200 bring 735 (dispatch) and 674 GB/s
+#: (combine) to 8 ranks, 7/8 of it over NVLink; 16 SMs of a GB200 528 GB/s over it to 36 ranks (combine);
+#: 32 SMs 668 and 645 of its 722 GB/s to 8, 615 and 580 to 36.  64 H100: 50 GB/s, 7/8 over a NIC of 47.
+EXCHANGE_KERNELS: Final = {
+    DEEPEP: _Rates(SM_BYTES_PER_S, NETWORK_SHARE, NVLINK_SHARE),
+    "hybridep": _Rates(40e9, 0.93, 0.88),
+}
+_NAME: Final = re.compile(
+    r"all_to_all:sms=(\d{1,9}),gpus=(\d{1,9}(?:\.\d{1,9})?)(?:,by=(" + "|".join(EXCHANGE_KERNELS) + "))?"
+)
 
 
 @dataclass(frozen=True)
 class TokenExchange(OwnKernel):
     """Experts' tokens exchanged by a kernel of its own: over NICs to a node once, over NVLink from there.
 
-    ``sms`` that the kernel holds; ``gpus`` of a node that a token which reaches it goes to, on average.
-    As the name of a collective: ``all_to_all:sms=20,gpus=1.875``.  Its size is what a rank has for all nodes,
-    its own included: tokens x nodes that a token goes to x bytes of a token.
+    ``sms`` that the kernel holds; ``gpus`` of a node that a token which reaches it goes to, on average;
+    ``by``: whose kernel it is, of :data:`EXCHANGE_KERNELS`.
+    As the name of a collective: ``all_to_all:sms=20,gpus=1.875`` (DeepEP's), ``...,by=hybridep``.  Its size
+    is what a rank has for all nodes, its own included: tokens x nodes of a token x bytes of a token.
 
     Note [Routed exchange]
         DeepSeek's kernels (arXiv 2412.19437, section 3.2.2; DeepEP) send a token once to each node that has
@@ -103,12 +122,15 @@ class TokenExchange(OwnKernel):
 
     sms: int
     gpus: float
-    sm_bytes_per_s = SM_BYTES_PER_S
-    nvlink_share = NVLINK_SHARE
-    network_share = NETWORK_SHARE
+    by: str = DEEPEP
+
+    def __post_init__(self) -> None:
+        for name, rate in EXCHANGE_KERNELS[self.by]._asdict().items():
+            object.__setattr__(self, name, rate)
 
     def __str__(self) -> str:
-        return f"all_to_all:sms={self.sms},gpus={self.gpus:.4g}"
+        by = "" if self.by == DEEPEP else f",by={self.by}"
+        return f"all_to_all:sms={self.sms},gpus={self.gpus:.4g}{by}"
 
     def flows(self, nodes: Sequence[int]) -> Iterator[Flow]:
         """See Note [Routed exchange]."""
@@ -142,7 +164,7 @@ class TokenExchange(OwnKernel):
                 f"collective {collective[:80]!r}: an exchange of tokens is called"
                 " all_to_all:sms=COUNT,gpus=NUMBER, an uneven one all_to_all:from=SHARE,..."
             )
-        return cls(int(found[1]), float(found[2]))
+        return cls(int(found[1]), float(found[2]), found[3] or DEEPEP)
 
 
 def _crossing(nodes: Sequence[int]) -> float:

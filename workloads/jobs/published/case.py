@@ -12,7 +12,7 @@ from typing import Any, Final
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
 from workloads.jobs import complete
-from workloads.jobs.presets import Preset, load_preset, recognise
+from workloads.jobs.presets import Preset, PublishedRecipe, load_preset, recipe_of, recognise
 from workloads.jobs.published.cluster import cluster_of
 from workloads.jobs.published.layout import plausible_chunks, said_of_layout
 from workloads.jobs.published.model import model_of, told_columns
@@ -79,19 +79,41 @@ def describe(row: RunRow) -> Band:
     if row.counts_samples:
         return _of_samples(row)
     preset = load_preset(recognise(told_columns(row)))
+    recipe = _recipe_of(row, preset, model_of(row, preset))
+    preset = load_preset(recipe.preset) if recipe else preset
     model = model_of(row, preset)
     open_inputs = _open_inputs(row, preset)
     cases = []
     reason = "no case"
-    for values in _combinations(open_inputs):
+    for values in [{}] if recipe else _combinations(open_inputs):
         try:
-            cases.append(_case(row, preset, model, values))
+            cases.append(_case(row, preset, model, values, recipe))
         except InputError as error:
             reason = str(error)
     if not cases:
         raise InputError(f"{row.id}: {reason}")
     unique = tuple(dict.fromkeys(cases))
-    return Band(preset.name, unique, tuple(open_inputs))
+    return Band(recipe.name if recipe else preset.name, unique, () if recipe else tuple(open_inputs))
+
+
+#: Presets that were written from the recipes of 2025, and the GPUs that these were for.
+_OF_2025: Final = (("megatron-bridge-deepseek", "h100"),)
+
+
+def _recipe_of(row: RunRow, preset: Preset, model: ModelSpec) -> PublishedRecipe | None:
+    """The recipe that a run of Megatron-Bridge followed, where there is one for its GPU and degrees."""
+    if "bridge" not in row.text("source_repo_or_paper").lower():
+        return None
+    gpu = cluster_of(row)[0]
+    if (preset.name, gpu) in _OF_2025 and re.search(r"\b25\.\d\d\b", row.text("source_location")):
+        return None
+    said = " ".join(row.text(key) for key in ("id", "source_location", "notes", "model")).replace("_", " ")
+    kinds = (("peft", r"\b(lora|peft)\b"), ("sft", r"\b(sft|fine-?tuning)\b"))
+    kind = next((name for name, words in kinds if re.search(words, said, re.IGNORECASE)), "pretrain")
+    parallel = said_of_layout(row, preset, model)
+    training = {**precision_of(row), **_batches(row, parallel["dp"], {})}
+    recipe = fp8_recipe_of(row)
+    return recipe_of(model, gpu, row.count("gpus"), kind, training, recipe, parallel)
 
 
 def _of_samples(row: RunRow) -> Band:
@@ -146,8 +168,15 @@ def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     return [*corners[:-1], {**corners[0], **others}, last] if others else corners
 
 
-def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:
-    return _completed(row, _content(row, preset, model, assumed), assumed)
+def _case(
+    row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any], recipe: PublishedRecipe | None
+) -> Case:
+    content = _content(row, preset, model, assumed)
+    for section, settings in (recipe.settings if recipe else {}).items():
+        content[section] = {**settings, **content[section]}  # what the row says goes before
+    if recipe and content["training"]["sharding"] != recipe.settings["training"]["sharding"]:
+        content["training"].pop("offload", None)  # what it makes room for is another layout
+    return _completed(row, content, assumed)
 
 
 def _completed(row: RunRow, content: dict[str, dict[str, Any]], assumed: Mapping[str, Any]) -> Case:

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec, known_clusters, load_cluster, load_gpu, named_board
+from simcore.hardware import cluster_for, known_clusters, load_cluster, load_gpu, named_board
 from simcore.hardware.profiles import fabric_profile
 from workloads.jobs.published.row import RunRow
 
@@ -50,22 +50,8 @@ def large_enough(family: str, gpus: int) -> tuple[str, tuple[tuple[str, str], ..
 
     How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
     """
-    usual = load_cluster(family)
-    nodes, placed = _nodes(gpus, usual)
-    return f"{family}-{usual.gpus_per_node * nodes}", (("cluster.nodes_per_leaf", str(nodes)), *placed)
-
-
-def _nodes(gpus: int, usual: ClusterSpec) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Nodes for ``gpus``, and the placement on them where they are of several NVLink domains.
-
-    A scheduler gives a job as many GPUs of each domain (whole trays), as many as divide it: 64 of 72 for 256.
-    """
-    each, whole = usual.gpus_per_node, usual.gpus_per_domain
-    if gpus <= whole or usual.nodes_per_domain == 1:
-        return -(-gpus // each), ()
-    used = next((size for size in range(whole, 0, -each) if gpus % size == 0), whole)
-    domains = -(-gpus // used)
-    return domains * usual.nodes_per_domain, (("cluster.placement", f"domains:{used}"),)
+    name, placed = cluster_for(family, gpus)
+    return name, (("cluster.nodes_per_leaf", str(load_cluster(name).num_nodes)), *placed)
 
 
 def _of_samples(row: RunRow, profile: str, board: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:

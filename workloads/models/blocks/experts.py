@@ -5,29 +5,20 @@ Every rank waits for the one with the most tokens: its tokens are counted.  ``di
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from simcore.errors import InputError
 from workloads.models.block import LayerBlock, register
 from workloads.models.blocks.feed_forward import feed_forward
 from workloads.models.check import multiple
-from workloads.models.dispatch import dispatches_fp8, plan_dispatch
+from workloads.models.dispatch import plan_dispatch
 from workloads.models.elementary import activation
-from workloads.models.fp8 import (
-    cast_for_product,
-    casts,
-    casts_at_use,
-    column_casts,
-    gathered,
-    operand,
-    recipe_of,
-    requantised,
-    sms_left,
-    weight_product_name,
-)
+from workloads.models.grouped import fuses_mlp, grouped
 from workloads.models.local import Shard
 from workloads.models.op_tape import Op, OpTape, TapedLaunch
 from workloads.models.pieces import HOST_SYNC, KernelLaunch
+from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec, MoeSpec
 from workloads.models.tensors import Tensor, compute
 
@@ -54,20 +45,34 @@ def _experts(
         if moe.shared_gate:
             _gate(tape, shard, x, shared)
         tape.op().run("aten::add.Tensor", [x, x], [x], module=module)
-    host_us = shard.software.moe_host_us / (2 if moe.capacity_factor else 1)
-    if host_us:
-        tape.forward[first_launch:] = _spread(tape.forward[first_launch:], host_us)
-        behind = tape.ops[first_op:]
-        count = sum(len(op.backward) for op in behind)
-        for op in behind:
-            op.backward = _spread(op.backward, host_us * len(op.backward) / max(1, count))
+    _spread_host_time(tape, shard.software, moe, first_launch, first_op)
     return x
 
 
-def _spread(launches: list[TapedLaunch], host_us: float) -> list[TapedLaunch]:
-    """``launches`` with the host's time shared out among them."""
-    each = host_us / max(1, len(launches))
-    return [replace(launch, kernel=replace(launch.kernel, host_us=each)) for launch in launches]
+def _spread_host_time(
+    tape: OpTape, software: SoftwareSpec, moe: MoeSpec, first_launch: int, first_op: int
+) -> None:
+    """Share out what the host does beside launches among those of forward, and of backward."""
+    host_us = software.moe_host_us / (2 if moe.capacity_factor else 1)
+    if not host_us or software.cuda_graphs is True:
+        return
+
+    def spread(launches: list[TapedLaunch], each: float) -> list[TapedLaunch]:
+        return [
+            one
+            if software.in_graph(one.kernel.module)
+            else replace(one, kernel=replace(one.kernel, host_us=each))
+            for one in launches
+        ]
+
+    def count(launches: Iterable[TapedLaunch]) -> int:
+        return max(1, sum(not software.in_graph(one.kernel.module) for one in launches))
+
+    forward, behind = tape.forward[first_launch:], tape.ops[first_op:]
+    tape.forward[first_launch:] = spread(forward, host_us / count(forward))
+    each = host_us / count(one for op in behind for one in op.backward)
+    for op in behind:
+        op.backward = spread(op.backward, each)
 
 
 def _route(tape: OpTape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> None:
@@ -134,10 +139,15 @@ def _grouped_experts(
     local = moe.num_experts // shard.ep
     width = moe.ffn // shard.etp
     name = f"{module}.experts"
+    if fuses_mlp(shard, model, moe):
+        hidden = grouped(
+            tape, shard, x, local, 2 * width, f"{name}.linear_fc1", gated=x.like(x.shape[0], width)
+        )
+        return grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2", cast=False)
     padded = bool(shard.narrow) and shard.software.moe_fp8_padding and moe.capacity_factor is None
     if padded:
         _pad(tape, x, name)
-    hidden = _grouped(tape, shard, x, local, 2 * width if model.gated else width, f"{name}.linear_fc1")
+    hidden = grouped(tape, shard, x, local, 2 * width if model.gated else width, f"{name}.linear_fc1")
     if moe.bias:
         _up_bias(tape, shard, hidden, local, f"{name}.linear_fc1")
     if moe.clamp and shard.software.moe_clamp_apart and model.gated:
@@ -146,7 +156,7 @@ def _grouped_experts(
         hidden = activation(tape, shard, model, hidden, name, bias=False)
         if shard.software.moe_weighted_early and not (model.gated and shard.software.swiglu_fusion):
             _weight_rows(tape, shard, hidden, name)
-    y = _grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
+    y = grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
     if moe.bias:
         _weighted_bias(tape, shard, y, local, f"{name}.linear_fc2")
     if padded:
@@ -235,72 +245,6 @@ def _pad(tape: OpTape, x: Tensor, module: str) -> None:
     op = tape.op()
     op.run("moe_fp8_pad", [x], [x], op_class="copy", module=module)
     op.back(compute("moe_fp8_pad", [x], [x], op_class="copy", module=module))
-
-
-def _grouped(tape: OpTape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
-    tokens, in_features = x.shape
-    y, op = x.like(tokens, out_features), tape.op()
-    # A mean: no odd number of rows misaligns a product, as features are what lies side by side in memory.
-    each = max(1, tokens // local if tokens < 8 * local else tokens // (8 * local) * 8)
-    sent = dispatches_fp8(shard)
-    if casts_at_use(shard):
-        # What was dispatched is in fp8: the first product's input, the gradient of the last one's output.
-        op.launch(TapedLaunch(requantised(x.like(local, in_features, out_features), module, kept=True)))
-        if not (sent and module.endswith("fc1")):
-            op.launch(TapedLaunch(cast_for_product(x, module)))
-        if not (sent and module.endswith("fc2")):
-            op.back(cast_for_product(y, module), "input")
-    elif shard.narrow:
-        # A delayed scale allows one pass over all experts' rows; else each expert's rows are cast apart.
-        apart = local if recipe_of(shard) != "delayed" else 1
-        for kernel in casts(shard, x, module):
-            op.launch(TapedLaunch(replace(kernel, launches=apart)))
-        for kernel in (
-            *casts(shard, y, module),
-            *column_casts(shard, y, module),
-            *column_casts(shard, x, module),
-        ):
-            op.back(replace(kernel, launches=apart))
-    saved = gathered(shard, x, shard.narrow).num_bytes
-    op.parameter(f"{module}.weight", local, out_features, in_features, group="expert_dp")
-    wide = x.like(local, in_features, out_features)
-    main_grad = Tensor((local, out_features, in_features), shard.main_grad_dtype)
-    ins, dy = x.like(local, each, in_features), x.like(local, each, out_features)
-    _products(shard, op, ins, wide, dy, module, "", saved)
-    turned = wide.like(local, out_features, in_features)
-    _products(shard, op, dy, turned, ins, module, "input")
-    if casts_at_use(shard):
-        op.back(requantised(y, module, kept=sent and module.endswith("fc2")), "weight")
-        op.back(requantised(x, module, kept=True), "weight")
-    _products(shard, op, dy.like(local, out_features, each), ins, main_grad, module, "weight")
-    return y
-
-
-def _products(
-    shard: Shard, op: Op, a: Tensor, b: Tensor, out: Tensor, module: str, role: str, saved: int = 0
-) -> None:
-    """One grouped kernel, or one for each expert; forward for role ""."""
-    local, narrow = a.shape[0], shard.narrow
-    blocks = "blockwise_" if narrow and recipe_of(shard) == "blockwise" else ""
-    count, name, op_class = 1, f"{blocks}grouped_gemm{sms_left(shard)}", "bgemm"
-    if not shard.software.moe_grouped_gemm:
-        count, name, op_class = local, "aten::mm", "gemm"
-        a, b, out = (tensor.like(*tensor.shape[1:]) for tensor in (a, b, out))
-    added: list[Tensor] = []
-    if role == "weight" and shard.software.grad_accumulation_fusion:
-        name = weight_product_name(shard, narrow, grouped=count == 1)
-        added = [out]
-    kernel = compute(
-        name, [operand(a, narrow), operand(b, narrow), *added], [out], op_class=op_class,
-        flops=2 * a.numel * b.shape[-1], module=module,
-    )  # fmt: skip
-    if count == 1 and shard.software.moe_launch_each:
-        kernel = replace(kernel, launches=local)
-    for number in range(count):
-        if role == "":
-            op.launch(TapedLaunch(kernel, role="weight", saved_inputs=0 if number else saved))
-        else:
-            op.back(kernel, "weight" if role == "weight" else "input")
 
 
 def _gate(tape: OpTape, shard: Shard, x: Tensor, module: str) -> None:

@@ -1,0 +1,72 @@
+"""Recipes: jobs by the names of Megatron-Bridge's functions, and rows that follow them."""
+
+from __future__ import annotations
+
+import pytest
+
+from simcore.apps.run.scenario import resolve_scenario
+from simcore.errors import InputError
+from simcore.hardware import load_cluster
+from workloads.jobs import complete
+from workloads.jobs.presets import PublishedRecipe, recipes
+from workloads.jobs.published.case import describe
+from workloads.jobs.published.row import RunRow
+
+NAMES = tuple(recipes())
+
+COLUMNS = {
+    "id": "some_70b", "source_repo_or_paper": "NVIDIA-NeMo/Megatron-Bridge", "model": "LLAMA3_70B",
+    "layers": "80", "hidden": "8192", "heads": "64", "kv_heads": "8", "ffn": "28672", "seq": "8192",
+    "vocab": "128256", "gpus": "64", "gpu_type": "GB200", "tp": "2", "pp": "4", "vpp": "5", "cp": "1",
+    "micro_batch": "1", "global_batch": "256", "precision": "NVFP4", "quality": "B",
+}  # fmt: skip
+
+
+def row(**changes: str) -> RunRow:
+    return RunRow(2, {**COLUMNS, **changes})
+
+
+@pytest.mark.parametrize("name", NAMES[::7])
+def test_recipes_are_complete_jobs_on_their_clusters(name: str) -> None:
+    one: PublishedRecipe = recipes()[name]
+    said = one.scenario()
+    cluster = load_cluster(said["cluster"], tuple(said["set"].items()))
+    assert cluster.num_placed == one.gpus
+    job = complete(one.content(), name, num_gpus=one.gpus, generation=cluster.gpu.generation)
+    assert job.parallel.world_size == one.gpus
+    assert f"_{one.gpus}gpu_{one.gpu}_" in name
+    assert job.training.precision == one.settings["training"]["precision"]
+
+
+def test_a_recipe_is_a_question() -> None:
+    scenario = resolve_scenario("deepseek_v3_pretrain_256gpu_gb200_fp8mx", settings={})
+    # 64 GPUs of each of four racks: experts stay within one.
+    assert scenario.cluster == "gb200-288"
+    assert scenario.settings.hardware["cluster.placement"] == "domains:64"
+    assert scenario.described is not None
+    assert scenario.described.content["software"]["moe_exchange_kernels"] == "hybridep"
+    elsewhere = resolve_scenario("deepseek_v3_pretrain_256gpu_gb200_fp8mx", cluster="b200-256", settings={})
+    assert (elsewhere.cluster, dict(elsewhere.settings.hardware)) == ("b200-256", {})
+    with pytest.raises(InputError, match="did you mean 'deepseek_v3_pretrain_256gpu_gb200_fp8mx'"):
+        resolve_scenario("deepseek_v3_pretrain_256gpu_gb200_fp8m", settings={})
+
+
+def test_rows_take_what_they_leave_open_from_the_recipe() -> None:
+    band = describe(row())
+    assert band.preset == "llama3_70b_pretrain_64gpu_gb200_nvfp4"
+    (case,) = band.cases
+    assert case.software.cuda_graphs
+    assert not case.training.tp_overlap
+    # What a row says goes before.
+    (other,) = describe(row(recompute="full")).cases
+    assert other.training.recompute == "full"
+    # Of another layout the recipe's flags say nothing: the preset holds, and what is open stays open.
+    assert describe(row(tp="4", vpp="")).preset == "megatron-bridge"
+
+
+def test_what_a_layout_makes_room_for_goes_with_it() -> None:
+    fsdp = {"tp": "1", "pp": "1", "vpp": "", "precision": "BF16"}
+    (sharded,) = describe(row(**fsdp, zero_fsdp="FSDP")).cases
+    assert (sharded.training.sharding, sharded.training.offload_layers) == ("zero3", 20)
+    (plain,) = describe(row(**fsdp, zero_fsdp="distributed optimizer")).cases
+    assert (plain.training.sharding, plain.training.offload) == ("zero1", ())

@@ -1,0 +1,66 @@
+"""What forward keeps, in the host's memory until its backward.
+
+Note [Offloading]
+    Behind a piece's forward a copy engine moves what it keeps to the host, over PCIe or NVLink-C2C, beside
+    what is computed next; the copy back begins with the backward of the piece before, and the piece's own
+    backward waits for it (Transformer Engine's cpu_offload.py, which --cpu-offloading-num-layers and
+    --fine-grained-activation-offloading of Megatron-Core use).  The GPU has room for one piece's share at a
+    time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final, Literal
+
+from workloads.models.pieces import OFFLOAD, OFFLOAD_STREAM, RELOAD, KernelLaunch, ModelPiece
+
+#: Parts of a layer, as Megatron-Core's ``offload_modules`` calls them; "layer": all that it keeps.
+OffloadModule = Literal["layer", "attn_norm", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+
+_PATTERNS: Final[dict[OffloadModule, str]] = {
+    "layer": r"",
+    "attn_norm": r"\.input_layernorm$",
+    "core_attn": r"\.core_attention$",
+    "attn_proj": r"\.linear_proj$",
+    "mlp_norm": r"\.pre_mlp_layernorm$",
+    "expert_fc1": r"\.experts\.linear_fc1$",
+    "moe_act": r"\.experts$",
+}
+
+
+def offloaded(piece: ModelPiece, modules: Collection[OffloadModule]) -> ModelPiece:
+    """``piece`` with what launches of ``modules`` keep moved to the host; see Note [Offloading]."""
+    if not piece.backward:
+        return piece
+    wanted = re.compile("|".join(_PATTERNS[name] for name in modules))
+    origins, kept, moved = piece.origins, list(piece.origins.kept), 0
+    for k, kernel in enumerate(piece.forward):
+        if kept[k] != (0, 0) and wanted.search(kernel.module):
+            moved += sum(kept[k])
+            kept[k] = (0, 0)
+    if not moved:
+        return piece
+    there = KernelLaunch(OFFLOAD, op_class="copy", bytes_read=moved, stream=OFFLOAD_STREAM)
+    back = KernelLaunch(RELOAD, op_class="copy", bytes_read=moved, stream="reload")
+    shifted = [replace(k, waits_for=tuple(wait + 1 for wait in k.waits_for)) for k in piece.backward]
+    widest = max(range(len(shifted)), key=lambda j: shifted[j].bytes_read + shifted[j].bytes_written)
+    own = shifted[widest]
+    shifted[widest] = replace(own, scratch_bytes=own.scratch_bytes + moved)
+    last = origins.forward[-1]
+    return replace(
+        piece,
+        forward=(*piece.forward, there),
+        backward=(back, *shifted),
+        saved_bytes=piece.saved_bytes - moved,
+        peak_bytes=piece.peak_bytes + moved,
+        origins=replace(
+            origins,
+            forward=(*origins.forward, last),
+            backward=((last, -1), *origins.backward),
+            needed=(*origins.needed, (0, 0)),
+            kept=(*kept, (0, 0)),
+        ),
+    )
