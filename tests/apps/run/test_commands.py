@@ -50,6 +50,21 @@ def test_help_needs_neither_torch_nor_numpy() -> None:
     assert found.stderr.decode().strip() == "[]"
 
 
+def test_no_command_needs_torch_to_explain_itself() -> None:
+    """Whoever installed the package without its extras asks what ``trace-workload`` would do."""
+    program = (
+        "import sys\nsys.modules['torch'] = None\nfrom typer.testing import CliRunner\n"
+        "from simcore.apps.main import app\n"
+        "for command in CliRunner().invoke(app, ['--help']).output.split():\n"
+        "    if command in ('trace-workload', 'profile-gpu', 'calibrate', 'validate', 'plan', 'replay'):\n"
+        "        found = CliRunner().invoke(app, [command, '--help'])\n"
+        "        print(command, found.exit_code, found.exception or '')"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert len(set(found.stdout.splitlines())) == 6
+    assert all(line.endswith(" 0 ") for line in found.stdout.splitlines()), found.stdout
+
+
 def test_validate_passes_its_exit_code_on() -> None:
     assert CliRunner().invoke(app, ["validate", "--kernels", "nosuch.csv"]).exit_code == 2
 

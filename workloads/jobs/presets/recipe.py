@@ -11,7 +11,6 @@ Note [Recipes]
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def recipe_of(
             one.settings["parallel"]["virtual_stages"] != chunks,
             one.settings["software"].get("fp8_recipe", "mxfp8") != "mxfp8",  # Blackwell's, where none is said
             one.settings["training"]["micro_batch"] != micro,
-            abs(math.log(one.gpus / gpus)),
+            max(one.gpus / gpus, gpus / one.gpus),
             one.name,
         ),
         default=None,

@@ -12,8 +12,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from simcore.errors import InputError
-from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.script_job import OtherStepsError, ScriptError, ScriptHangError, ScriptJob
 from workloads.tracing.fake.object_exchange import ObjectExchangeError
 from workloads.tracing.fake.outside_world import NetworkCallError
 from workloads.tracing.fake.process_groups import OtherWorldError
@@ -26,30 +25,6 @@ from workloads.tracing.sites import script_stack, source_line, where_raised
 _LINES_SHOWN = 10
 _FRAMES_SHOWN = 4
 _NO_FAKE_RULE = re.compile(r"([\w.]+::[\w.]+)")
-
-
-class ScriptError(InputError):
-    """The traced script failed, ended early, or did something that cannot be traced."""
-
-
-class OtherStepsError(ScriptError):
-    """The script's steps are not those that its job says; ``step`` and ``closing`` are what a job must say
-    instead (None: as it does).
-    """
-
-    step: int | None = None
-    closing: int | None = None
-
-    @classmethod
-    def later_optimizer(cls, closing: int) -> OtherStepsError:
-        """An optimizer stepped for the first time behind whole steps of ``closing`` others."""
-        error = cls(f"a step ends with optimizer {closing + 1} of the script, which steps later than others")
-        error.closing = closing
-        return error
-
-
-class ScriptHangError(Exception):
-    """Raised inside a script that has done nothing for too long."""
 
 
 def explain(error: BaseException, rank: int, module: str, output: Sequence[str] = ()) -> ScriptError:

@@ -19,7 +19,7 @@ from typing import Any
 
 from workloads.tracing import kernels
 from workloads.tracing.drive.framework_imports import Preparation
-from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.script_job import OtherStepsError, ScriptHangError, ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record.assemble import RankTrace
 from workloads.tracing.record.holders import largest_holders, peak_by_phase
@@ -179,7 +179,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
             except StepDone:
                 pass
             except LaterOptimizer as error:
-                raise failures.OtherStepsError.later_optimizer(error.closing) from None
+                raise OtherStepsError.later_optimizer(error.closing) from None
             except (Exception, SystemExit) as error:
                 if by_recipe:
                     raise
@@ -223,8 +223,6 @@ def _execute(job: ScriptJob, rank: int) -> None:
 @contextmanager
 def _watched(job: ScriptJob, recorder: Any) -> Iterator[None]:
     """ScriptHangError inside the script when no operation is dispatched for ``job.hang_s``."""
-    from workloads.tracing.drive.failures import ScriptHangError
-
     seen, quiet = -1, 0.0
 
     def look(*_: object) -> None:

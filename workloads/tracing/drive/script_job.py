@@ -31,6 +31,30 @@ MAX_TOKENS: Final = 2**53
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
+class ScriptError(InputError):
+    """The traced script failed, ended early, or did something that cannot be traced."""
+
+
+class OtherStepsError(ScriptError):
+    """The script's steps are not those that its job says; ``step`` and ``closing`` are what a job must say
+    instead (None: as it does).
+    """
+
+    step: int | None = None
+    closing: int | None = None
+
+    @classmethod
+    def later_optimizer(cls, closing: int) -> OtherStepsError:
+        """An optimizer stepped for the first time behind whole steps of ``closing`` others."""
+        error = cls(f"a step ends with optimizer {closing + 1} of the script, which steps later than others")
+        error.closing = closing
+        return error
+
+
+class ScriptHangError(Exception):
+    """Raised inside a script that has done nothing for too long."""
+
+
 @dataclass(frozen=True)
 class ScriptJob:
     """``torchrun script arguments`` on ``world_size`` ranks, ``gpus_per_node`` to a node.

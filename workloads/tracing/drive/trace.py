@@ -13,12 +13,11 @@ from simcore.errors import GraphError
 from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
 from workloads.tracing.drive.doubts import doubts
-from workloads.tracing.drive.failures import OtherStepsError
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
 from workloads.tracing.drive.rounds import Progress, Rounds, workers
-from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.script_job import OtherStepsError, ScriptJob
 from workloads.tracing.fake import device
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import RankTrace, assemble
