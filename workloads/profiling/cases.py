@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 Shape = tuple[int, ...]
 
-_BF16, _FP16, _FP32 = "bfloat16", "float16", "float32"
+_BF16, _FP16, _FP32, _FP8 = "bfloat16", "float16", "float32", "float8_e4m3fn"
 _ELEMENT_BYTES = {_BF16: 2, _FP16: 2, _FP32: 4}
+#: Tensors of one size that an op told by its bytes reads and writes.
+_PASSES = {"add": 3, "copy": 2, "sum": 1, "fill": 1, "fused_adamw": 7}
 MIB = 1 << 20
 
 #: Thread blocks of the copy kernel that the overlapped kernels run beside.
@@ -38,31 +40,47 @@ class KernelCase:
     @property
     def flops(self) -> int:
         """Floating-point operations; 0 for kernels that only move data.  Causality is not deducted."""
-        if self.op == "mm":
-            (m, k), (_, n) = self.in_shapes
-            return 2 * m * n * k
-        if self.op == "attention":
+        if self.op_class in ("gemm", "bgemm"):
+            left, right = self.in_shapes[:2]
+            return 2 * math.prod(left) * right[-1]
+        if self.op.startswith("scaled_dot_product"):
             batch, heads, seq, dim = self.in_shapes[0]
-            return 4 * batch * heads * seq * seq * dim
+            return (10 if self.op_class == "attention_bwd" else 4) * batch * heads * seq * seq * dim
+        if self.op_class == "conv":
+            image, weight = self.in_shapes[-2:]
+            each = 2 * math.prod(weight) * image[0] * math.prod(image[2:])
+            return each * (2 if "backward" in self.op else 1)
         return 0
 
 
 def gemm_cases() -> list[KernelCase]:
-    """Square and skinny products of training shapes, in three types."""
+    """Square and skinny products of training shapes in three types, in fp8, in batches, and by experts."""
     sizes = [(n, n, n) for n in (512, 1024, 2048, 4096, 8192)]
     sizes += [
         (m, n, k) for m in (2048, 8192) for n, k in ((3072, 768), (768, 3072), (12288, 4096), (4096, 16384))
     ]
     sizes += [(4096, 1000, 4096), (16, 4096, 4096), (128, 8192, 8192), (4096, 4096, 64)]
-    return [
+    found = [
         KernelCase("mm", "gemm", dtype, ((m, k), (k, n)), ((m, n),))
         for dtype in (_BF16, _FP16, _FP32)
         for m, n, k in sizes
     ]
+    found += [
+        KernelCase("scaled_mm", "gemm", _FP8, ((m, k), (k, n)), ((m, n),))
+        for m, n, k in [*sizes[1:5], (8192, 12288, 4096), (8192, 4096, 16384)]
+    ]
+    found += [
+        KernelCase("bmm", "bgemm", _BF16, ((b, m, k), (b, k, n)), ((b, m, n),))
+        for b, m, n, k in ((128, 1024, 1024, 64), (128, 1024, 64, 1024), (16, 2048, 2048, 2048))
+    ]
+    return found + [
+        KernelCase("grouped_mm", "bgemm", _BF16, ((tokens, k), (experts, k, n)), ((tokens, n),))
+        for tokens, experts, n, k in ((16384, 8, 14336, 4096), (16384, 64, 1408, 2048))
+    ]
 
 
 def attention_cases() -> list[KernelCase]:
-    """Causal attention, forward."""
+    """Causal attention by FlashAttention's kernels, forward and backward."""
     shapes = [
         (4, 16, 1024, 64),
         (4, 16, 2048, 128),
@@ -70,7 +88,11 @@ def attention_cases() -> list[KernelCase]:
         (1, 32, 8192, 128),
         (16, 12, 512, 64),
     ]
-    return [KernelCase("attention", "attention_fwd", _BF16, (s, s, s), (s,)) for s in shapes]
+    op = "scaled_dot_product_flash_attention"
+    found = [KernelCase(op, "attention_fwd", _BF16, (s, s, s), (s,)) for s in shapes]
+    return found + [
+        KernelCase(f"{op}_backward", "attention_bwd", _BF16, (s, s, s, s), (s, s, s)) for s in shapes
+    ]
 
 
 def memory_cases() -> list[KernelCase]:
@@ -84,12 +106,54 @@ def memory_cases() -> list[KernelCase]:
     ]
     norms = [(rows, width) for rows in (2048, 8192) for width in (1024, 4096, 12288)]
     found += [KernelCase("layer_norm", "norm_fwd", _BF16, (shape,), (shape,)) for shape in norms]
-    return found + [KernelCase("softmax", "softmax_fwd", _BF16, (shape,), (shape,)) for shape in norms]
+    found += [KernelCase("softmax", "softmax_fwd", _BF16, (shape,), (shape,)) for shape in norms]
+    found += [
+        KernelCase(
+            "layer_norm_backward",
+            "norm_bwd",
+            _BF16,
+            ((r, w), (r, w), (r, 1), (r, 1), (w,)),
+            ((r, w), (w,), (w,)),
+        )
+        for r, w in norms
+    ]
+    wide = [(rows, width) for rows in (4096, 16384) for width in (5120, 8192)]
+    found += [KernelCase("rms_norm", "norm_fwd", _BF16, (shape, shape[1:]), (shape,)) for shape in wide]
+    logits = ((4096, 50304), (2048, 128256))
+    found += [KernelCase("log_softmax", "softmax_fwd", _FP32, (shape,), (shape,)) for shape in logits]
+    found += [
+        KernelCase("log_softmax_backward", "softmax_bwd", _FP32, (shape, shape), (shape,)) for shape in logits
+    ]
+    table, rows = (50304, 4096), (8192, 4096)
+    found.append(KernelCase("embedding", "embedding_fwd", _BF16, (table, rows[:1]), (rows,)))
+    found.append(KernelCase("embedding_dense_backward", "embedding_bwd", _BF16, (rows, rows[:1]), (table,)))
+    return found + [
+        KernelCase("fused_adamw", "optimizer", _FP32, num_bytes=size * MIB)
+        for size in (16, 64, 256, 768, 1792)
+    ]
+
+
+def conv_cases() -> list[KernelCase]:
+    """Convolutions of a ResNet-50, channels last: forward, and both gradients."""
+    found = []
+    for images, inner, outer, side, window in (
+        (128, 64, 64, 56, 3),
+        (128, 256, 64, 56, 1),
+        (128, 256, 256, 14, 3),
+        (128, 1024, 512, 14, 1),
+    ):
+        image, weight = (images, inner, side, side), (outer, inner, window, window)
+        out = (images, outer, side, side)
+        found.append(KernelCase("convolution.nhwc", "conv", _BF16, (image, weight), (out,)))
+        found.append(
+            KernelCase("convolution_backward.nhwc", "conv", _BF16, (out, image, weight), (image, weight))
+        )
+    return found
 
 
 def kernel_cases() -> list[KernelCase]:
     """Everything that is measured alone."""
-    return [*gemm_cases(), *attention_cases(), *memory_cases()]
+    return [*gemm_cases(), *attention_cases(), *memory_cases(), *conv_cases()]
 
 
 def overlap_cases() -> list[KernelCase]:
@@ -106,5 +170,4 @@ def overlap_cases() -> list[KernelCase]:
 
 def num_elements(case: KernelCase) -> int:
     """Elements of the main tensor of a case that is told by its bytes."""
-    passes = {"add": 3, "copy": 2, "sum": 1, "fill": 1}[case.op]
-    return max(1, math.floor(case.num_bytes / passes / _ELEMENT_BYTES[case.dtype]))
+    return max(1, math.floor(case.num_bytes / _PASSES[case.op] / _ELEMENT_BYTES[case.dtype]))

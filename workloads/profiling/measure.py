@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ BESIDE_REPEATS = 5
 _COPY_FLOATS = 64 << 20  # 256 MiB each way: far more than any L2
 _TARGET_S = 0.01  # of kernels per timed sample
 _SETTLE_S = 5e-4  # from the launch of the copy to that of the kernels
+_VOCABULARY = 50_000  # rows of a table that are looked up
 
 
 def launches_per_sample(seconds: float) -> int:
@@ -59,31 +60,65 @@ def _driver() -> str:
 
 
 def prepare(case: KernelCase) -> Callable[[], Any]:
-    """The case as a call that launches one kernel on the current stream; inputs are random."""
+    """The case as a call that launches its kernels on the current stream; inputs are random."""
     import torch
 
-    dtype = getattr(torch, case.dtype)
+    dtype, aten = getattr(torch, case.dtype), torch.ops.aten
 
-    def random(*shape: int) -> Any:
+    def random(shape: Sequence[int]) -> Any:
         return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
 
-    if case.op == "mm":
-        a, b = random(*case.in_shapes[0]), random(*case.in_shapes[1])
-        out = torch.empty(*case.out_shapes[0], device="cuda", dtype=dtype)
-        return lambda: torch.mm(a, b, out=out)
-    if case.op == "attention":
-        q, k, v = (random(*shape) for shape in case.in_shapes)
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return lambda: attend(q, k, v, is_causal=True)
+    ins = [random(shape) for shape in case.in_shapes]
+    if case.op in ("mm", "bmm"):
+        out = random(case.out_shapes[0])
+        return lambda: getattr(torch, case.op)(*ins, out=out)
+    if case.op == "scaled_mm":
+        left, right, one = ins[0], ins[1].t().contiguous().t(), torch.ones((), device="cuda")
+        return lambda: aten._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
+    if case.op == "grouped_mm":
+        tokens, experts = case.in_shapes[0][0], case.in_shapes[1][0]
+        ends = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * (tokens // experts)
+        weight = ins[1].transpose(1, 2).contiguous().transpose(1, 2)
+        return lambda: aten._grouped_mm(ins[0], weight, ends)
+    if case.op_class == "attention_fwd":
+        return lambda: aten._scaled_dot_product_flash_attention(*ins, 0.0, True)
+    if case.op_class == "attention_bwd":
+        out, logsumexp, begins, ends, *rest = aten._scaled_dot_product_flash_attention(*ins[1:], 0.0, True)
+        kept = (out, logsumexp, begins, ends, *rest[:2], 0.0, True, *rest[2:4])
+        return lambda: aten._scaled_dot_product_flash_attention_backward(*ins, *kept)
+    if case.op_class == "conv":
+        ins = [x.contiguous(memory_format=torch.channels_last) for x in ins]
+        padding = [case.in_shapes[-1][2] // 2] * 2
+        sizes = ([1, 1], padding, [1, 1], False, [0, 0], 1)
+        if "backward" in case.op:
+            return lambda: aten.convolution_backward(*ins, None, *sizes, [True, True, False])
+        return lambda: aten.convolution(*ins, None, *sizes)
+    if case.op == "layer_norm_backward":
+        gradient, x, mean, rstd, weight = ins
+        mean, rstd = mean.float(), rstd.float()
+        width, wanted = [x.shape[-1]], [True, True, True]
+        return lambda: aten.native_layer_norm_backward(gradient, x, width, mean, rstd, weight, weight, wanted)
     if case.op == "layer_norm":
-        x = random(*case.in_shapes[0])
-        return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:])
-    if case.op == "softmax":
-        x = random(*case.in_shapes[0])
-        return lambda: torch.softmax(x, -1)
-    size = num_elements(case)
-    x = torch.ones(size, device="cuda", dtype=dtype)
-    y = torch.ones_like(x)
+        return lambda: torch.nn.functional.layer_norm(ins[0], ins[0].shape[-1:])
+    if case.op == "rms_norm":
+        return lambda: torch.nn.functional.rms_norm(ins[0], ins[0].shape[-1:], ins[1])
+    if case.op in ("softmax", "log_softmax"):
+        return lambda: getattr(torch, case.op)(ins[0], -1)
+    if case.op == "log_softmax_backward":
+        return lambda: aten._log_softmax_backward_data(*ins, -1, dtype)
+    if case.op_class in ("embedding_fwd", "embedding_bwd"):
+        table, index = ins[0], torch.randint(_VOCABULARY, case.in_shapes[1], device="cuda")
+        if case.op == "embedding":
+            return lambda: torch.nn.functional.embedding(index, table)
+        return lambda: aten.embedding_dense_backward(table, index, case.out_shapes[0][0], -1, False)
+    return _streaming(case, dtype)
+
+
+def _streaming(case: KernelCase, dtype: Any) -> Callable[[], Any]:
+    """A case that is told by the bytes that it moves."""
+    import torch
+
+    x, y = torch.ones(2, num_elements(case), device="cuda", dtype=dtype)
     if case.op == "add":
         out = torch.empty_like(x)
         return lambda: torch.add(x, y, out=out)
@@ -91,8 +126,14 @@ def prepare(case: KernelCase) -> Callable[[], Any]:
         return lambda: y.copy_(x)
     if case.op == "sum":
         return lambda: torch.sum(x)
-    assert case.op == "fill"
-    return lambda: x.fill_(1.0)
+    if case.op == "fill":
+        return lambda: x.fill_(1.0)
+    assert case.op == "fused_adamw"
+    means, step = (torch.zeros_like(x), torch.ones_like(x)), torch.ones((), device="cuda")
+    rates: dict[str, Any] = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "eps": 1e-8}
+    return lambda: torch._fused_adamw_(
+        [x], [y], [means[0]], [means[1]], [], [step], **rates, amsgrad=False, maximize=False
+    )
 
 
 def _events() -> tuple[Any, Any]:

@@ -144,13 +144,55 @@ def test_the_sweep_stops_in_time_and_goes_on(tmp_path, monkeypatch, capsys):
     assert not device.measured
     assert measure_gpu(tmp_path, 5.0)
     assert len(device.measured) == len(kernel_cases()) + len(overlap_cases())
-    assert "kernels: 1 of 116" in capsys.readouterr().err
+    assert f"kernels: 1 of {len(kernel_cases())}" in capsys.readouterr().err
     assert measure_gpu(tmp_path, 5.0)  # everything is there
     assert len(device.measured) == len(kernel_cases()) + len(overlap_cases())
     assert fit_overlaps(read_measured(tmp_path))[0].sms == pytest.approx(LOST)
     (tmp_path / "device.json").write_text('{"gpu": "another"}')
     with pytest.raises(InputError, match="holds a measurement of 'another'"):
         measure_gpu(tmp_path, 5.0)
+
+
+def test_what_a_gpu_cannot_do_is_said_and_left_out(tmp_path, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    device = Device(torch, monkeypatch)
+
+    def refuse(case):
+        if case.dtype == "float8_e4m3fn" or (broken and case.op == "mm"):
+            raise RuntimeError("no kernel image for this\nand more")
+        return case
+
+    broken = False
+    monkeypatch.setattr(measure, "prepare", refuse)
+    assert measure_gpu(tmp_path, 5.0)
+    assert "scaled_mm float8_e4m3fn ((1024, 1024), (1024, 1024)) is left out: no kernel image for this\n" in (
+        capsys.readouterr().err
+    )
+    fp8 = sum(case.dtype == "float8_e4m3fn" for case in kernel_cases())
+    assert len(device.measured) == len(kernel_cases()) - fp8 + len(overlap_cases())
+    broken = True  # a plain product fails nowhere: what was measured before is not to be trusted either
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        measure_gpu(tmp_path / "again", 5.0)
+
+
+def test_cases_return_what_they_say():
+    """In shapes alone; what torch refuses to do so without CUDA is counted."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    refused = 0
+    for case in kernel_cases():
+        try:
+            with FakeTensorMode():
+                found = measure.prepare(case)()
+        except RuntimeError as error:
+            assert "not linked with support for cuda" in str(error), case
+            refused += 1
+            continue
+        tensors = found if isinstance(found, tuple) else (found,)
+        shapes = tuple(tuple(one.shape) for one in tensors if isinstance(one, torch.Tensor))
+        assert shapes[: len(case.out_shapes)] == case.out_shapes, case
+    assert refused < len(kernel_cases()) / 5
 
 
 def test_the_whole_sweep_takes_less_than_its_budget():
