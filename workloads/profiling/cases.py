@@ -10,8 +10,8 @@ Shape = tuple[int, ...]
 
 _BF16, _FP16, _FP32, _FP8 = "bfloat16", "float16", "float32", "float8_e4m3fn"
 _ELEMENT_BYTES = {_BF16: 2, _FP16: 2, _FP32: 4}
-#: Tensors of one size that an op told by its bytes reads and writes.
-_PASSES = {"add": 3, "copy": 2, "sum": 1, "fill": 1, "fused_adamw": 7}
+#: Tensors of one size that an op told by its bytes reads, and writes.
+_PASSES = {"add": (2, 1), "copy": (1, 1), "sum": (1, 0), "fill": (0, 1), "fused_adamw": (4, 3)}
 MIB = 1 << 20
 
 #: Thread blocks of the copy kernel that the overlapped kernels run beside.
@@ -170,4 +170,15 @@ def overlap_cases() -> list[KernelCase]:
 
 def num_elements(case: KernelCase) -> int:
     """Elements of the main tensor of a case that is told by its bytes."""
-    return max(1, math.floor(case.num_bytes / _PASSES[case.op] / _ELEMENT_BYTES[case.dtype]))
+    return max(1, math.floor(case.num_bytes / sum(_PASSES[case.op]) / _ELEMENT_BYTES[case.dtype]))
+
+
+def shapes_of(case: KernelCase) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Shapes of what a case reads and writes; those of a case that is told by its bytes are flat.
+
+    Errors: KeyError for a case that is told by its bytes and is none of these here.
+    """
+    if case.in_shapes or case.out_shapes:
+        return case.in_shapes, case.out_shapes
+    flat, (read, written) = (num_elements(case),), _PASSES[case.op]
+    return (flat,) * read, (flat,) * written

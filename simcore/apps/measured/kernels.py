@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
+from simcore.cost.classify import OP_CLASSES
 from simcore.cost.gemm import operand_bytes
-from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype
+from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype, parse_shapes
 from simcore.cost.parameters import load_parameters
 from simcore.cost.roofline import RooflineCost
-from simcore.errors import InputError
+from simcore.errors import InputError, nearest
 from simcore.hardware import load_gpu, named_board
 from simcore.hardware.sustained import sustained_throttle_s
+from simcore.outside import json_document, read_text
+from workloads.profiling.cases import KernelCase, shapes_of
 
 COLUMNS = (
     "gpu", "op", "dtype", "m", "n", "k", "groups", "batch", "seq", "heads", "kv_heads", "head_dim", "causal",
     "pass", "time_us", "tflops", "notes",
 )  # fmt: skip
+
+_PROFILED_COLUMNS = ("op", "op_class", "dtype", "in_shapes", "out_shapes", "bytes", "time_us")
 
 _DTYPES = {
     "fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn",
@@ -79,9 +84,36 @@ class KernelRow:
 def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, Any]]]:
     """Rows of a kernels CSV that formulas cover, and the rest as (id, reason).
 
-    Errors: InputError for a missing file or column.
+    ``path`` may be a folder that ``profile_gpu.py`` wrote.  Errors: InputError for a missing file or column.
     """
+    if Path(path).is_dir():
+        return _read_profiled(Path(path))
     return read_rows(path, "kernel", COLUMNS, _row)
+
+
+def _read_profiled(folder: Path) -> tuple[list[KernelRow], list[dict[str, Any]]]:
+    """The kernels that were measured alone on the GPU of ``device.json``, replayed in CUDA graphs."""
+    where = folder / "device.json"
+    facts = json_document(read_text(where, "measurements"), str(where))
+    gpu = profile_of(str(facts.get("gpu")) if isinstance(facts, dict) else "")
+
+    def row(line: int, columns: dict[str, str]) -> KernelRow:
+        dtype, op_class = parse_dtype(columns["dtype"]), columns["op_class"]
+        case = KernelCase(
+            columns["op"], op_class, dtype, parse_shapes(columns["in_shapes"]),
+            parse_shapes(columns["out_shapes"]), int(number(columns, "bytes")),
+        )  # fmt: skip
+        try:
+            ins, outs = shapes_of(case)
+        except KeyError:
+            raise InputError(f"no formula for op {case.op!r} by its bytes alone") from None
+        if op_class not in OP_CLASSES:
+            raise InputError(f"unknown op_class {op_class!r}{nearest(op_class, OP_CLASSES)}")
+        kernel = KernelShape(case.op, op_class, dtype, ins, outs, case.flops, replayed=True)
+        seconds = within("time_us", number(columns, "time_us"), LEAST_US, MOST_US, "us") * 1e-6
+        return KernelRow(line, gpu, f"{op_class} {dtype} {gpu}", (kernel,), seconds, 0.0, columns)
+
+    return read_rows(folder / "kernels.csv", "kernel", _PROFILED_COLUMNS, row)
 
 
 def profile_of(gpu: str) -> str:

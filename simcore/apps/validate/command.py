@@ -20,7 +20,8 @@ _COOL = "GPUs at their rated clocks (gpu.conditions=cool), as in the microbenchm
 
 def validate(
     kernels: Annotated[
-        str | None, typer.Option(metavar="CSV", help="Measured GEMM and attention rows.")
+        str | None,
+        typer.Option(metavar="CSV", help="Measured kernels, or a folder that profile_gpu.py wrote."),
     ] = None,
     traces: Annotated[
         list[str] | None, typer.Option(metavar="FILE ...", help="Recorded traces with shapes.")

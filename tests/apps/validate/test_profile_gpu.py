@@ -22,6 +22,7 @@ from workloads.profiling.cases import COPY_BLOCKS, KernelCase, kernel_cases, num
 from workloads.profiling.sweep import KERNEL_COLUMNS, OVERLAP_COLUMNS, Results, columns_of, measure_gpu
 
 SMS, PEAK, HBM = 108, 312e12, 2039e9  # A100 80 GB: datasheet
+CASES = [case for case in kernel_cases() if case.dtype != "float8_e4m3fn"]  # an A100 has no fp8
 MATH, STREAM, LOST = 0.8, 0.85, 1.5  # shares of them, and SMs that a copying block takes
 
 
@@ -37,7 +38,7 @@ def write_sample(tmp_path):
     launch = {"launch_us": 5.0, "round_trip_us": 14.0, "stream_spacing_us": 2.0, "queue_length": 1023}
     (tmp_path / "launch.json").write_text(json.dumps(launch))
     kernels = Results(tmp_path / "kernels.csv", KERNEL_COLUMNS)
-    for case in kernel_cases():
+    for case in CASES:
         kernels.write([{**columns_of(case), "time_us": alone_us(case)}])
     overlaps = Results(tmp_path / "overlap.csv", OVERLAP_COLUMNS)
     for case in overlap_cases():
@@ -103,10 +104,27 @@ def test_the_command_writes_a_profile_that_can_be_loaded(folder, capsys):
     assert "loses 1.50 SMs a copying block" in capsys.readouterr().out
 
 
+def test_what_was_measured_is_scored(folder, capsys):
+    """Twice the time that the formulas say, and each row is half of it off."""
+    assert simcore("validate", "--kernels", str(folder), "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == len(CASES)
+    for line, row in enumerate(rows):
+        change(folder / "kernels.csv", line, time_us=str(2 * row["predicted"]))
+    assert simcore("validate", "--kernels", str(folder), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["overall"]["mape"] == pytest.approx(0.5)
+    assert {row["op_class"] for row in found["rows"]} == {case.op_class for case in CASES}
+    change(folder / "kernels.csv", 0, op="fly")
+    change(folder / "kernels.csv", len(CASES) - 1, op_class="convo")
+    assert simcore("validate", "--kernels", str(folder)) == 0
+    assert "unknown op_class 'convo'; did you mean 'conv'" in capsys.readouterr().out
+
+
 def test_a_sweep_goes_on_where_it_was(folder):
     done = Results(folder / "kernels.csv", KERNEL_COLUMNS).done
-    assert done == {case.key for case in kernel_cases()}
-    assert len(done) == len(kernel_cases())
+    assert done == {case.key for case in CASES}
+    assert len(done) == len(CASES)
     beside = Results(folder / "overlap.csv", OVERLAP_COLUMNS).done
     assert beside == {case.key for case in overlap_cases()}
 
