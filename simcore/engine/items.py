@@ -12,6 +12,7 @@ import numpy as np
 
 from simcore.engine.sequence import KernelSequence
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_communication
 
 if TYPE_CHECKING:
     from simcore.cost.demand import Demands
@@ -145,7 +146,7 @@ class ItemMaker:
         self._first_kernel, self._last_kernel = packed(index[first]), packed(index[last])
         self._communicates: list[bool] = table.communicates.tolist()
         self._on_copy_engine: list[bool] = table.on_copy_engine.tolist()
-        self._sequence = sequence_numbers(graph, rows, np.flatnonzero(np.isin(rows, list(calls))))
+        self._sequence = sequence_numbers(graph, rows, np.flatnonzero(is_communication(graph.ops.kind[rows])))
         watched = np.zeros(len(heads), dtype=np.bool_)
         watched[table.wait_from] = watched[table.host_waits] = True
         self._watched: list[bool] = watched.tolist()

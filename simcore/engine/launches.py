@@ -51,9 +51,9 @@ class Launches:
     segment: Int32Array
     offset: IntArray
     host_ps: IntArray
-    cost_ps: list[int]
-    sync: list[int]
-    room: list[int]
+    cost_ps: IntArray
+    sync: IntArray
+    room: IntArray
 
 
 def plan_launches(graph: Graph, rows: Int32Array, costs: HostCosts) -> Launches:
@@ -74,14 +74,14 @@ def plan_launches(graph: Graph, rows: Int32Array, costs: HostCosts) -> Launches:
     spent = np.concatenate([[0], np.cumsum(cost)])
     starts = np.concatenate([[0], np.flatnonzero(begins)])
     offset = spent[:-1] - spent[starts][segment] + np.where(on_host, 0, costs.latency_ps)
-    per_segment = np.diff(np.concatenate([spent[starts], spent[-1:]])).tolist()
+    per_segment = np.diff(np.concatenate([spent[starts], spent[-1:]]))
 
-    gpu_ops = np.flatnonzero(~on_host)
-    sync, room = [-1], [-1]
-    for at in starts[1:].tolist():
-        sync.append(at if is_sync[at] else -1)
-        behind = int(launched[at]) - 1 + _WINDOW - QUEUE_DEPTH
-        room.append(int(gpu_ops[behind]) if not is_sync[at] else -1)
+    begun = starts[1:]
+    for_room = begun[~is_sync[begun]]
+    behind = launched[for_room] - 1 + _WINDOW - QUEUE_DEPTH
+    sync, room = np.full((2, len(starts)), -1, dtype=np.int64)
+    sync[1:][is_sync[begun]] = begun[is_sync[begun]]
+    room[1:][~is_sync[begun]] = np.flatnonzero(~on_host)[behind]
     return Launches(segment, offset, cost[on_host], per_segment, sync, room)
 
 

@@ -32,7 +32,8 @@ class StreamLayout:
     host_ops: IntArray
     wait_src: IntArray  # flat ops on other streams ...
     wait_dst: IntArray  # ... that these wait for
-    sync_waits: dict[int, list[int]]  # flat SYNC op -> ops that it waits for by an edge
+    host_src: IntArray  # flat ops on the GPU ...
+    host_dst: IntArray  # ... that these of the host wait for by an edge
 
     @classmethod
     def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> StreamLayout:
@@ -46,9 +47,6 @@ class StreamLayout:
         src, dst = resolve_waits(graph, flat.program, flat)
         crossing = ~of_host[src] & ~of_host[dst] & (code[src] != code[dst])
         to_host = ~of_host[src] & of_host[dst]
-        sync_waits: dict[int, list[int]] = {}
-        for source, target in zip(src[to_host].tolist(), dst[to_host].tolist(), strict=True):
-            sync_waits.setdefault(target, []).append(source)
         waits, signals = np.zeros((2, len(rows)), dtype=np.bool_)
         waits[dst[crossing]] = True
         signals[src[crossing | to_host]] = True
@@ -62,7 +60,7 @@ class StreamLayout:
             order, tuple(graph.ops.stream.values[c] for c in codes),
             tuple(np.searchsorted(stream_of, streams).tolist()), heads, array("i", stream_of[heads].tolist()),
             np.cumsum(~joined, dtype=np.int32) - 1, tuple(first_item.tolist()), np.flatnonzero(of_host),
-            src[crossing], dst[crossing], sync_waits,
+            src[crossing], dst[crossing], src[to_host], dst[to_host],
         )  # fmt: skip
 
     def latest(self, items: Sequence[int]) -> tuple[Completion, ...]:
@@ -77,18 +75,25 @@ class StreamLayout:
             last[stream] = max(last.get(stream, -1), item - self.first_item[stream])
         return tuple(sorted(last.items()))
 
-    def host_waits(self, graph: Graph, rows: Int32Array, sync: int, room: int) -> IntArray:
-        """Flat ops that must have ended before the host begins a segment."""
-        if sync < 0:
-            return np.array([room] if room >= 0 else [], dtype=np.int64)
-        name = graph.ops.stream[int(rows[sync])]
-        found = list(self.sync_waits.get(sync, ()))
-        for (lo, hi), stream_name in zip(pairwise(self.stream_start), self.stream_names, strict=True):
-            if name in ("", stream_name):
-                before = lo + int(np.searchsorted(self.order[lo:hi], sync))
-                if before > lo:
-                    found.append(int(self.order[before - 1]))
-        return np.array(found, dtype=np.int64)
+    def host_waits(self, graph: Graph, rows: Int32Array, launches: Launches) -> tuple[IntArray, IntArray]:
+        """Host segments (ascending) and, beside each, a flat op that must have ended before it begins."""
+        at_sync, for_room = np.flatnonzero(launches.sync >= 0), np.flatnonzero(launches.room >= 0)
+        syncs = launches.sync[at_sync]
+        is_sync = np.zeros(len(rows), dtype=np.bool_)
+        is_sync[syncs] = True
+        by_edge = is_sync[self.host_dst]
+        segments: list[IntArray | Int32Array] = [for_room, launches.segment[self.host_dst[by_edge]]]
+        ops: list[IntArray | Int32Array] = [launches.room[for_room], self.host_src[by_edge]]
+        code, values = graph.ops.stream.codes[rows[syncs]], graph.ops.stream.values
+        every = np.array([value == "" for value in values], dtype=np.bool_)[code]
+        for (lo, hi), name in zip(pairwise(self.stream_start), self.stream_names, strict=True):
+            of_stream = every | (code == values.index(name))
+            before = lo + np.searchsorted(self.order[lo:hi], syncs[of_stream])
+            segments.append(at_sync[of_stream][before > lo])
+            ops.append(self.order[before[before > lo] - 1])
+        segment: IntArray = np.concatenate(segments)
+        order = np.argsort(segment, kind="stable")
+        return segment[order], np.concatenate(ops)[order].astype(np.int64)
 
 
 def _joined(

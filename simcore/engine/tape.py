@@ -120,11 +120,16 @@ class TapeCompiler:
             index = np.arange(len(rows), dtype=np.int32)
         alone = np.where(self._is_comm[rows], 0, kernels.alone_ps[index])
 
-        segments, host_waits = [], []
-        for sync, room, cost in zip(launches.sync, launches.room, launches.cost_ps, strict=True):
-            needed = item_at[layout.host_waits(graph, rows, sync, room)].tolist()
-            segments.append(HostSegment(layout.latest(needed), cost, sync))
-            host_waits += needed
+        segment, ops = layout.host_waits(graph, rows, launches)
+        host_waits = item_at[ops]
+        needed = host_waits.tolist()
+        bounds = np.searchsorted(segment, np.arange(len(launches.sync) + 1)).tolist()
+        segments = [
+            HostSegment(layout.latest(needed[lo:hi]), cost, sync)
+            for (lo, hi), cost, sync in zip(
+                pairwise(bounds), launches.cost_ps.tolist(), launches.sync.tolist(), strict=True
+            )
+        ]
         first = layout.first_item
         table = _item_table(graph, layout, launches, rows, item_at, host_waits)
         sequences = self._sequences if factor is None else {}
@@ -142,7 +147,7 @@ def _item_table(
     launches: Launches,
     rows: Int32Array,
     item_at: IntArray,
-    host_waits: list[int],
+    host_waits: IntArray,
 ) -> ItemTable:
     bounds = np.concatenate([layout.heads, [len(layout.order)]])
     first, last = layout.order[bounds[:-1]], layout.order[bounds[1:] - 1] if len(layout.heads) else bounds[:0]
@@ -151,5 +156,5 @@ def _item_table(
     on_copy_engine = is_copy | graph.ops.op_class.equals("copy_engine")[rows[first]]
     return ItemTable(
         launches.segment[first], launches.offset[last], is_copy, on_copy_engine, is_communication(kind),
-        item_at[layout.wait_src], item_at[layout.wait_dst], np.array(host_waits, dtype=np.int64),
+        item_at[layout.wait_src], item_at[layout.wait_dst], host_waits,
     )  # fmt: skip

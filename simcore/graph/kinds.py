@@ -38,26 +38,34 @@ P2P_KINDS, COMMUNICATION_KINDS = _named(P2P), _named(COMMUNICATION)
 COMPUTE_KINDS, HOST_KINDS = _named(PRICED), _named(ON_HOST)
 
 
+def _table(kinds: Iterable[OpKind]) -> BoolArray:
+    return np.array([kind in kinds for kind in sorted(OpKind)], dtype=np.bool_)
+
+
+_COMMUNICATES, _IS_P2P, _IS_PRICED = _table(COMMUNICATION), _table(P2P), _table(PRICED)
+_IS_ON_GPU, _IS_ON_HOST = _table(ON_GPU), _table(ON_HOST)
+
+
 def is_communication(kind: IntArray) -> BoolArray:
     """Mask of the ops that meet other ranks, over a column of kinds."""
-    return np.isin(kind, COMMUNICATION)
+    return _COMMUNICATES[kind]
 
 
 def is_p2p(kind: IntArray) -> BoolArray:
     """Mask of sends and receives."""
-    return np.isin(kind, P2P)
+    return _IS_P2P[kind]
 
 
 def is_priced(kind: IntArray) -> BoolArray:
     """Mask of kernels and copies."""
-    return np.isin(kind, PRICED)
+    return _IS_PRICED[kind]
 
 
 def is_on_gpu(kind: IntArray) -> BoolArray:
     """Mask of what occupies a stream of the GPU."""
-    return np.isin(kind, ON_GPU)
+    return _IS_ON_GPU[kind]
 
 
 def is_on_host(kind: IntArray) -> BoolArray:
     """Mask of what the host spends time on."""
-    return np.isin(kind, ON_HOST)
+    return _IS_ON_HOST[kind]

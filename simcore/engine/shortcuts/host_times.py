@@ -33,7 +33,7 @@ class HostPlay:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HostSchedule:
-    """The host's side of a program: ``waits[s]`` are the items that it waits for before segment ``s``."""
+    """The host's side of a program: before segment ``waiting[i]`` it waits for item ``awaited[i]`` to end."""
 
     launches: Launches
     host_ops: IntArray
@@ -41,7 +41,8 @@ class HostSchedule:
     on_gpu: BoolArray  # of all flat ops
     order: Int32Array
     heads: IntArray
-    waits: list[list[int]]
+    waiting: IntArray
+    awaited: IntArray
 
     @classmethod
     def of(cls, graph: Graph, program: Program, costs: HostCosts) -> HostSchedule:
@@ -52,10 +53,7 @@ class HostSchedule:
         layout = StreamLayout.of(graph, flat, launches, is_communication(kind))
         item_at = np.full(len(flat), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
-        waits = [
-            item_at[layout.host_waits(graph, flat.row, sync, room)].tolist()
-            for sync, room in zip(launches.sync, launches.room, strict=True)
-        ]
+        waiting, ops = layout.host_waits(graph, flat.row, launches)
         host_ops = layout.host_ops
         return cls(
             launches,
@@ -64,19 +62,20 @@ class HostSchedule:
             ~is_on_host(kind),
             layout.order,
             layout.heads,
-            waits,
+            waiting,
+            item_at[ops],
         )
 
     def play(self, end_ps: IntArray) -> HostPlay:
         """What the host does when flat ops end at ``end_ps``."""
-        ends = end_ps[self.order]
-        item_end = np.maximum.reduceat(ends, self.heads).tolist() if len(self.heads) else []
-        free_at = 0
-        begin, base = [], []
-        for waits, cost in zip(self.waits, self.launches.cost_ps, strict=True):
-            begin.append(free_at)
-            base.append(max([free_at, *[item_end[item] for item in waits]]))
-            free_at = base[-1] + cost
-        base_ps = np.array(base, dtype=np.int64)
-        launched = base_ps[self.launches.segment] + self.launches.offset
-        return HostPlay(np.array(begin, dtype=np.int64), base_ps, launched)
+        awaited = np.zeros(len(self.launches.cost_ps), dtype=np.int64)
+        if len(self.waiting):
+            item_end = np.maximum.reduceat(end_ps[self.order], self.heads)
+            np.maximum.at(awaited, self.waiting, item_end[self.awaited])
+        # A segment begins when the host is free and what it waits for has ended: the latest such end so far,
+        # plus what the host has spent since.
+        spent = np.cumsum(self.launches.cost_ps)
+        before = spent - self.launches.cost_ps
+        base = np.maximum.accumulate(awaited - before) + before
+        begin = np.concatenate([[0], base[:-1] + self.launches.cost_ps[:-1]])
+        return HostPlay(begin, base, base[self.launches.segment] + self.launches.offset)
