@@ -16,6 +16,8 @@ from workloads.parallel.placement import PlacedTable, check_plan, placed, views
 GROUPS = ("world", "intra", "inter")
 WAYS = (
     "auto",
+    "balanced",
+    "hierarchical",
     "hybrid",
     "table_wise",
     "row_wise",

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from workloads.models.listed import BlockModel, module_of
 from workloads.models.lookups import TablesSpec
-from workloads.models.tables import TableSpec, TablesView, row_bytes, whole_view
+from workloads.models.tables import TablesView, row_bytes, whole_view
 from workloads.parallel.job import Job
 from workloads.parallel.placement import PlacedTable, check_plan, expanded, placed, views
 from workloads.parallel.strategy import StrategySpec, Word
@@ -67,20 +67,24 @@ def _views(
     name: str, block: TablesSpec, ranks: int, strategy: StrategySpec, local: int, samples: int
 ) -> Sequence[TablesView]:
     words: tuple[Word, Word] = strategy.words("embedding") or ("mp", "mp")
-    nodes = max(1, ranks // local)
-    inner = "intra" if local < ranks else "world"
-    if words == ("ddp", "ddp"):
+    nodes = ranks // local
+    sizes = (local, nodes)
+    over = [level for level in (0, 1) if words[level] == "mp" and sizes[level] > 1]
+    if not over:
         return [whole_view(block.tables, copied=True)] * ranks
-    tables: Sequence[TableSpec] = expanded(block.tables)
-    if words == ("mp", "mp"):
-        plan = plan_of(name, block, ranks, strategy, local)
-        return views(
-            tables, plan, ranks, local=local, groups=("world", inner, "inter"), samples=samples,
-            popularity=block.popularity,
-        )  # fmt: skip
-    if words == ("mp", "ddp"):
-        plan = plan_of(name, block, local, strategy, local)
-        return views(tables, plan, local, local=local, groups=(inner, inner, "")) * nodes
-    plan = plan_of(name, block, nodes, strategy, 1)
-    once = views(tables, plan, nodes, local=1, groups=("inter", "", "inter"))
-    return [once[rank // local] for rank in range(ranks)]
+    inner = "intra" if nodes > 1 else "world"
+    outer = "inter" if local > 1 else "world"
+    holders, group_ranks = (
+        (ranks, local) if len(over) == 2 else (sizes[over[0]], local if over[0] == 0 else 1)
+    )
+    plan = plan_of(name, block, holders, strategy, group_ranks)
+    every = "world" if len(over) == 2 else (inner, outer)[over[0]]
+    found = views(
+        expanded(block.tables), plan, holders, local=group_ranks, groups=(every, inner, outer),
+        samples=samples, popularity=block.popularity,
+    )  # fmt: skip
+    if len(over) == 2:
+        return found
+    if over == [0]:
+        return [replace(one, copies=outer if nodes > 1 else "") for one in found] * nodes
+    return [replace(found[rank // local], copies=inner if local > 1 else "") for rank in range(ranks)]
