@@ -34,7 +34,7 @@ _USUAL_BUCKET: Final = 40_000_000
 
 def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
     """Gather what is in shards, compute, piece by piece."""
-    gathers = _Gathers(writer, job, chunk, "fwd", _in_shards(job, chunk))
+    gathers = _GathersByClass(writer, job, chunk, "fwd", _in_shards(job, chunk))
     for position, (piece, layer) in enumerate(zip(chunk.pieces, chunk.layers, strict=True)):
         gathers.use(position)
         if first:
@@ -46,7 +46,9 @@ def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
 def backward(writer: OpWriter, job: Job, chunk: Chunk, *, last: bool, kernels: Backward) -> None:
     """Gather again but for what forward left, compute ``kernels`` of each piece, reduce."""
     order = [position for position in reversed(_in_shards(job, chunk)) if chunk.pieces[position].backward]
-    gathers = _Gathers(writer, job, chunk, "bwd", order[1:] if job.training.reshard_after_forward else [])
+    gathers = _GathersByClass(
+        writer, job, chunk, "bwd", order[1:] if job.training.reshard_after_forward else []
+    )
     reductions = _Reductions(writer, job, last=last)
     for position in reversed(range(len(chunk.pieces))):
         piece, layer = chunk.pieces[position], chunk.layers[position]
@@ -121,7 +123,7 @@ def _in_shards(job: Job, chunk: Chunk) -> list[int]:
 
 
 @dataclass
-class _Gathers:
+class _GathersByClass:
     """Gathers of one pass over the pieces at ``order``, as many ahead as the job prefetches."""
 
     writer: OpWriter
