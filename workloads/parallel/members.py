@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from simcore.elementary import plain_sum
+from simcore.units import GIB
 from workloads.models.listed import BlockModel, module_of
 from workloads.models.lookups import TablesSpec
 from workloads.models.tables import TablesView, row_bytes, whole_view
@@ -60,6 +62,33 @@ def plan_of(
         tables, num_ranks, strategy.tables, local=local, copied_rows=strategy.copied_rows,
         row_bytes=row_bytes(block.dtype), room=strategy.room_bytes,
     )  # fmt: skip
+
+
+def fullest_tables(job: Job) -> list[str]:
+    """Of the rank whose tables are largest in HBM: how much they are, and the largest of them by name."""
+    blocks = [(name, block) for name, block in tables_of(job) if block.memory == "hbm"]
+    if not blocks:
+        return []
+    ranks, local, strategy = job.parallel.world_size, job.mesh.local_ranks, job.parallel.strategy
+    holders, group = (ranks, local) if strategy.embedding in ("", "mp", "mp.mp") else (0, 0)
+    held: dict[int, list[tuple[float, str]]] = {}
+    for name, block in blocks:
+        tables = expanded(block.tables)
+        plan = plan_of(name, block, holders, strategy, group) if holders > 1 else [
+            PlacedTable(k, "data_parallel", tuple(range(ranks))) for k in range(len(tables))
+        ]  # fmt: skip
+        for one in plan:
+            table = tables[one.table]
+            parts = 1 if one.how in ("data_parallel", "hybrid") else len(one.ranks)
+            size = table.rows * table.dim * row_bytes(block.dtype) / parts
+            title = table.name or f"{name}.{one.table}"
+            said = f"{title} ({table.rows:,} x {table.dim} in {block.dtype}, {one.how}: {size / GIB:.2f} GiB)"
+            for rank in one.ranks:
+                held.setdefault(rank, []).append((size, said))
+    rank, most = max(held.items(), key=lambda item: plain_sum(size for size, _ in item[1]))
+    total = plain_sum(size for size, _ in most) / GIB
+    largest = max(most, key=lambda one: one[0])[1]
+    return [f"tables of rank {rank}: {total:.2f} GiB in {len(most)} tables or parts, the largest {largest}"]
 
 
 @lru_cache(maxsize=64)

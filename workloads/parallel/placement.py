@@ -189,7 +189,7 @@ def _balanced(
         aside: list[tuple[float, int]] = []
         while len(chosen) < pieces and heap:
             load, rank = heapq.heappop(heap)
-            if room and held[rank] + each > room and len(heap) >= pieces - len(chosen):
+            if room and held[rank] + each > room:
                 aside.append((load, rank))
                 continue
             chosen.append((load, rank))
