@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.memory.lifetimes import PRODUCT_THREADS, product_workspace
 from simcore.tables import names
 from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
-from workloads.jobs.strategies import inner_level, strategies_of_transformers, what_goes_with_shards
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP, MOMENTS
 from workloads.parallel.stages import even_as_possible
@@ -210,9 +210,6 @@ def casts_to_fp8(draft: Draft) -> None:
         draft.assume("software.fp8_weight_cast", "never", "parameters are gathered in fp8: owners cast them")
 
 
-#: cuBLAS's workspace of a thread: on Hopper and for equal bits eight of 4 MiB, else two, and eight of 16 KiB
-#: (ATen/cuda/CublasHandlePool.cpp).  Forward's thread has one, autograd's another.
-_CUBLAS_WIDE, _CUBLAS, _THREADS = 8 * 4096 << 10, (2 * 4096 + 8 * 16) << 10, 2
 #: Transformer Engine's own for its products, since Hopper and before (pytorch/module/base.py,
 #: get_cublas_workspace_size_bytes).
 _ENGINE_WIDE, _ENGINE = (32 << 20) + 1024, 4 << 20
@@ -226,8 +223,7 @@ def workspaces(draft: Draft) -> None:
     if draft.is_set("software.workspace_bytes"):
         return
     software, generation = draft.software, draft.generation or "hopper"
-    wide = software.deterministic or generation == "hopper"
-    total = _THREADS * (_CUBLAS_WIDE if wide else _CUBLAS)
+    total = PRODUCT_THREADS * product_workspace(generation, same_bits=software.deterministic)
     if software.transformer_engine:
         one = _ENGINE if generation in ("volta", "ampere", "ada") else _ENGINE_WIDE
         overlaps = draft.training.tp_overlap and draft.parallel.tp > 1
@@ -289,8 +285,6 @@ RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
     length,
     precision,
-    inner_level,
-    strategies_of_transformers,
     schedule_of_one_stage,
     sequence_parallelism,
     data_parallelism,
@@ -305,7 +299,6 @@ RULES: Final[tuple[Rule, ...]] = (
     exchange_domain,
     overlap_of_tensor_parallelism,
     casts_to_fp8,
-    what_goes_with_shards,
     workspaces,
     contradictions,
     what_is_left,

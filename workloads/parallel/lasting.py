@@ -17,25 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from simcore.memory.lifetimes import EMBEDDING, HEAD, StorageHolder
 from workloads.models.pieces import Parameter
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import WIDE, StaticMemory, narrow_bytes
-
-#: Beside layers, which count from 0: no layer, embedding, head.
-NO_LAYER, EMBEDDING, HEAD = -1, -2, -3
-#: Of an event: before the first step, or in the optimizer; other actions count from 0.
-BEFORE, OPTIMIZER = -1, -2
-
-
-@dataclass(frozen=True)
-class StorageHolder:
-    """Who holds a storage: its category, the launch that made it, that launch's module and layer."""
-
-    category: str
-    name: str
-    module: str = ""
-    layer: int = NO_LAYER
 
 
 def layer_number(chunk: Chunk, position: int) -> int:

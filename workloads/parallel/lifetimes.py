@@ -13,69 +13,33 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from simcore.graph.schedules import Action
 from simcore.memory.caching import MemoryEvents
+from simcore.memory.lifetimes import (
+    BEFORE,
+    NO_LAYER,
+    OPTIMIZER,
+    IntArray,
+    StageLifetimes,
+    StorageHolder,
+)
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, storages_of
 from workloads.parallel.actions import ends_of
 from workloads.parallel.job import Job
-from workloads.parallel.lasting import (
-    BEFORE,
-    NO_LAYER,
-    OPTIMIZER,
-    LastingStorages,
-    StorageHolder,
-    layer_number,
-)
+from workloads.parallel.lasting import LastingStorages, layer_number
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import static_memory
 from workloads.parallel.unit_storages import UnitStorages
 from workloads.parallel.working import keeps_sent
 
-IntArray = npt.NDArray[np.int64]
-
-CATEGORIES: Final = (
-    "parameters", "gradients", "optimizer states", "buffers", "activations", "logits and loss", "temporaries",
-    "gathered parameters", "messages",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StageLifetimes:
-    """Events of a stage's rank; of each event the place of its action (:data:`BEFORE` the first, or in the
-    :data:`OPTIMIZER`), its layer, its microbatch (-1: none), and the number of who holds the storage (-1: it
-    is released).
-    """
-
-    events: MemoryEvents
-    action: IntArray
-    layer: IntArray
-    holder: IntArray
-    microbatch: IntArray
-    holders: tuple[StorageHolder, ...]
-    actions: tuple[Action, ...]
-
 
 def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLifetimes:
     """Storages of a rank of ``stage``, which runs ``actions``; see Note [Lifetimes of a stage]."""
     return _Writer(job, stage, actions).written()
-
-
-class _Events(NamedTuple):
-    """Events of one action in one layer: columns, and what they have in common."""
-
-    storage: IntArray
-    num_bytes: IntArray
-    holder: IntArray
-    action: int
-    layer: int
-    microbatch: int
-    stream: int
 
 
 @dataclass
@@ -91,7 +55,7 @@ class _Writer:
     job: Job
     stage: int
     actions: Sequence[Action]
-    events: list[_Events] = field(default_factory=list)
+    columns: list[list[IntArray]] = field(default_factory=lambda: [[] for _ in range(7)])
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     next_id: int = 0
     at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
@@ -100,35 +64,39 @@ class _Writer:
     lasts: Container[int] = ()  # places of the last backward of each chunk
     deferred: list[list[int]] = field(default_factory=list)  # what gradients of the head's weight read
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
-    _single: dict[int, IntArray] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
         static = static_memory(self.job, self.stage)
         lasting = LastingStorages(self.job, self.stage, static, self._alloc, self._free)
         lasting.before()
-        begun = len(self.events)
+        begun = len(self.columns[0])
         self._passes()
         if any(action.kind != "F" for action in self.actions):
-            passes = self.events[begun:]
+            passes = self._since(begun)
             self.at = OPTIMIZER, -1
             lasting.step(first=True)
-            stepped = len(self.events)
+            stepped = len(self.columns[0])
             for units in self.sharded.values():
                 units.zero_grad()
-            zeroed = self.events[stepped:]
-            self.events += passes  # once more: a released storage's number is free for the next one
+            zeroed = self._since(stepped)
+            self._again(passes)
             lasting.step(first=False)
-            self.events += zeroed
-        none = np.zeros(0, dtype=np.int64)
-        events = self.events or [_Events(none, none, none, 0, 0, 0, 0)]
-        storages, sizes, held_by, *rest = zip(*events, strict=True)
-        storage, num_bytes, holder = (np.concatenate(parts) for parts in (storages, sizes, held_by))
-        counts = [len(part) for part in storages]
-        action_of, layer, microbatch, stream = np.array(rest, dtype=np.int64).repeat(counts, axis=1)
+            self._again(zeroed)
+        storage, num_bytes, action_of, layer, holder, microbatch, stream = (
+            np.concatenate(column) if column else np.zeros(0, dtype=np.int64) for column in self.columns
+        )
         return StageLifetimes(
             MemoryEvents.of(storage, num_bytes, stream), action_of, layer, holder, microbatch,
             tuple(self.holders), tuple(self.actions),
         )  # fmt: skip
+
+    def _since(self, start: int) -> list[list[IntArray]]:
+        return [column[start:] for column in self.columns]
+
+    def _again(self, events: list[list[IntArray]]) -> None:
+        """The same once more: a released storage's number is free for the next one."""
+        for column, own in zip(self.columns, events, strict=True):
+            column += own
 
     def _passes(self) -> None:
         chunks = self.job.chunks[self.stage]
@@ -214,10 +182,11 @@ class _Writer:
         return self._scripts[key]
 
     def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
-        action, microbatch = self.at
-        self.events.append(
-            _Events(ids[script.storage], script.num_bytes, script.holder, action, layer, microbatch, 0)
-        )
+        count = len(script.storage)
+        own = (ids[script.storage], script.num_bytes, *(np.full(count, one) for one in (self.at[0], layer)))
+        of_all = np.full(count, self.at[1]), np.zeros(count, dtype=np.int64)
+        for column, values in zip(self.columns, (*own, script.holder, *of_all), strict=True):
+            column.append(values)
 
     def _units(self, number: int, chunk: Chunk) -> UnitStorages:
         if number not in self.sharded:
@@ -239,16 +208,9 @@ class _Writer:
         self._event(storage, -1, -1, layer)
 
     def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int = 0) -> None:
-        action, microbatch = self.at
-        of = np.array([storage], dtype=np.int64), self._one(num_bytes), self._one(holder)
-        self.events.append(_Events(*of, action, layer, microbatch, stream))
-
-    def _one(self, value: int) -> IntArray:
-        """A column of one number."""
-        found = self._single.get(value)
-        if found is None:
-            found = self._single[value] = np.array([value], dtype=np.int64)
-        return found
+        values = (storage, num_bytes, self.at[0], layer, holder, self.at[1], stream)
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(np.array([value], dtype=np.int64))
 
     def holder(self, holder: StorageHolder) -> int:
         """Its number."""

@@ -72,7 +72,7 @@ class JobOnCluster(ShownAsTables):
 
         found = loaded(self.scenario)
         relaxed = replace(self.scenario, settings=replace(self.scenario.settings, refuse_memory=False))
-        return found.fits(found.graph, found.cluster, relaxed)[1]
+        return found.fits(found.built(relaxed.settings), found.cluster, relaxed)[1]
 
     def changed(
         self,

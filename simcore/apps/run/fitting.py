@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from textwrap import wrap
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
     from simcore.apps.run.loading import Loaded
     from simcore.apps.run.scenario import Scenario
     from simcore.graph import Graph
+    from simcore.memory.played import PlayedStage
+    from simcore.memory.recorded import HeldSizes
     from workloads.parallel.job import Described
-    from workloads.parallel.played import PlayedStage
 
 #: Stages whose closed form is further below the fullest one's than played stages are off it cannot be it.
 _NEAR: Final = 0.9
 _SHOWN: Final = 20
+_RANK: Final = re.compile("[-,]")  # what ends the first rank of "0-7, 16"
+_LAYER: Final = re.compile(r"(?<![^.])[0-9]+(?![^.])")  # of a module's name
+_MOST_STORAGES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 48
 _WIDTH: Final = 80
 
 
@@ -40,6 +46,52 @@ def played(job: Described, near: float = _NEAR) -> list[PlayedStage]:
     from workloads.parallel.played import played_stages
 
     return played_stages(Job.of(job), near=near)
+
+
+def played_graph(
+    graph: Graph, cluster: ClusterSpec, scenario: Scenario, near: float = _NEAR
+) -> list[PlayedStage]:
+    """Programs of ``graph`` among which the fullest one is, played; none where it tells no allocations."""
+    from simcore.memory.caching import AllocatorSettings
+    from simcore.memory.lifetimes import product_workspace
+    from simcore.memory.recorded import played_programs
+
+    settings = scenario.settings.allocator or AllocatorSettings()
+    held = _held_sizes(scenario.graph_dir) if scenario.graph_dir is not None else {}
+    return played_programs(graph, held, settings, product_workspace(cluster.gpu.generation), near)
+
+
+def _held_sizes(folder: Path) -> dict[int, HeldSizes]:
+    """What ranks hold through their steps, storage by storage, as ``trace.json`` of a graph's folder has it:
+    ``held``, by ranks and category runs of BYTESxCOUNT.  InputError where it has something else.
+    """
+    from simcore.memory.recorded import HeldSizes
+    from simcore.outside import json_document, read_text
+
+    path = folder / "trace.json"
+    if not path.is_file():
+        return {}
+    try:
+        return {
+            int(_RANK.split(ranks)[0]): HeldSizes(
+                tuple((category, _sizes(runs)) for category, runs in by_category.items())
+            )
+            for ranks, by_category in json_document(read_text(path, "a trace"), str(path))
+            .get("held", {})
+            .items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"{path}: held must be storages as BYTESxCOUNT, by ranks and category") from None
+
+
+def _sizes(runs: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for run in runs.split():
+        size, _, count = run.partition("x")
+        if not 0 <= int(size) < _MOST_BYTES or not 0 < int(count) <= _MOST_STORAGES - len(found):
+            raise ValueError(run)
+        found += [int(size)] * int(count)
+    return tuple(found)
 
 
 def outside_of(
@@ -84,19 +136,16 @@ def remedies(found: Loaded, scenario: Scenario, available_bytes: int, *, timed: 
     from simcore.apps.run.simulation import setup_of
     from simcore.run import run
     from workloads.jobs.advice import variants_that_fit, what_fits
-    from workloads.parallel.job import Job
-    from workloads.parallel.members import fullest_tables
 
     assert found.description is not None
-    tables = fullest_tables(Job.of(found.description))
     fitting = variants_that_fit(found.description, available_bytes) if timed else []
     fitting = [one for one in fitting if verdict_of(available_bytes, played(one.job)).word != "does not fit"]
     if not fitting:
-        return [*tables, *what_fits(found.description, available_bytes)]
+        return what_fits(found.description, available_bytes)
     setup = replace(setup_of(scenario), noise_sigma=0.0, rank_gpus={})
     before = run(found.graph, found.cluster, setup).step_s
     costs = [(run(one.job.graph(), found.cluster, setup).step_s / before - 1, one) for one in fitting]
-    return tables + [
+    return [
         f"would fit: {one.settings} ({slower:+.1%} time, {one.peak_bytes / GIB:.1f} GiB)"
         for slower, one in sorted(costs, key=lambda pair: pair[0])
     ]
@@ -112,35 +161,40 @@ def memory_answer(
     from simcore.apps.run.loading import loaded, loaded_cluster
     from simcore.memory import peak_memory
 
+    memory: Sequence[ProgramMemory] = ()
     if scenario.described is not None:
+        if scenario.settings.allocator is not None:
+            raise InputError("memory.allocator is of traced programs; a described job has software.allocator")
         cluster, job = loaded_cluster(scenario)
         assert job is not None
         stages = played(job, _NEAR if picture is None else 0.0)
         outside = outside_of(cluster, job, nccl=scenario.settings.nccl)
-        said = verdict_of(outside.available_bytes(cluster.gpu), stages)
-        lines = [str(said), *_stage_lines(stages, said, cluster, outside)]
-        if snapshot is not None:
-            from simcore.apps.run.memory_snapshot import write_snapshot
-
-            write_snapshot(next(one for one in stages if one.stage == said.need.stage), snapshot)
-            lines.append(f"{snapshot}: stage {said.need.stage} for docs.pytorch.org/memory_viz")
-        if picture is not None:
-            from simcore.apps.run.memory_picture import write_picture
-
-            write_picture(stages, said.available_bytes, picture)
-            lines.append(f"{picture}: what stages hold over the step")
-        shown = {**said.as_object(), "stages": [_stage_object(one) for one in stages]}
-    elif snapshot or picture:
-        raise InputError("--memory-snapshot and --memory-picture need a described job")
     else:
         found = loaded(scenario)
-        cluster, stages = found.cluster, []
-        memory = peak_memory(found.graph)
-        outside = outside_of(cluster, graph=found.graph, nccl=scenario.settings.nccl)
-        said = verdict_of(outside.available_bytes(cluster.gpu), memory=memory)
+        cluster, graph = found.cluster, found.built(scenario.settings)
+        stages = played_graph(graph, cluster, scenario, _NEAR if picture is None else 0.0)
+        outside = outside_of(cluster, graph=graph, nccl=scenario.settings.nccl)
+        memory = peak_memory(graph)
+    said = verdict_of(outside.available_bytes(cluster.gpu), stages, memory)
+    if stages:
+        lines = [str(said), *_stage_lines(stages, said, cluster, outside)]
+        shown = {**said.as_object(), "stages": [_stage_object(one) for one in stages]}
+    elif snapshot or picture:
+        raise InputError("--memory-snapshot and --memory-picture need a job that tells what it allocates")
+    else:
         lines = [str(said), "allocated bytes as the program was recorded, without the allocator's segments"]
         recorded = [{"stage": one.stage, "allocated_bytes": one.total} for one in memory]
         shown = {**said.as_object(), "stages": recorded}
+    if snapshot is not None:
+        from simcore.apps.run.memory_snapshot import write_snapshot
+
+        write_snapshot(next(one for one in stages if one.stage == said.need.stage), snapshot)
+        lines.append(f"{snapshot}: stage {said.need.stage} for docs.pytorch.org/memory_viz")
+    if picture is not None:
+        from simcore.apps.run.memory_picture import write_picture
+
+        write_picture(stages, said.available_bytes, picture)
+        lines.append(f"{picture}: what stages hold over the step")
     helps: list[str] = []
     if said.word != "fits" and scenario.described is not None:
         helps = remedies(loaded(scenario), scenario, said.available_bytes)
@@ -157,7 +211,10 @@ def _stage_lines(
     for one in stages:
         sizes = one.memory.peak_allocated, one.memory.peak_reserved
         cells = "".join(f"{size / GIB:8.2f} GiB" for size in sizes)
-        lines.append(f"{one.stage:5}{cells}{one.estimate.total / GIB:9.2f} GiB  {one.instant}"[:_WIDTH])
+        form = (
+            f"{one.closed_form_bytes / GIB:9.2f} GiB" if one.closed_form_bytes >= 0 else f"{'recorded':>13}"
+        )
+        lines.append(f"{one.stage:5}{cells}{form}  {one.instant}"[:_WIDTH])
     left = f"{cluster.gpu.hbm_bytes / GIB:.2f} less {outside}"
     lines += wrap(f"of {said.available_bytes / GIB:.2f} GiB: {left}", _WIDTH, subsequent_indent="  ")
     lines.append("stages with 10% less than the fullest are left out")
@@ -165,7 +222,7 @@ def _stage_lines(
     lines.append(f"the {_SHOWN} largest of stage {worst.stage} then, by who holds them:")
     for (num_bytes, category, name, microbatch), layers in _alike(worst):
         times = f"{len(layers)} x" if len(layers) > 1 else ""
-        name = name.replace(".layers.*.", f".layers.{layers[0]}.") if len(set(layers)) == 1 else name
+        name = name.replace("*", f"{layers[0]}", 1) if len(set(layers)) == 1 else name
         of = f" of microbatch {microbatch}" if microbatch >= 0 else ""
         lines.append(f"{times:>6}{num_bytes / (1 << 20):9.1f} MiB  {category}{of}: {name}"[:_WIDTH])
     return lines
@@ -176,7 +233,8 @@ def _alike(stage: PlayedStage) -> list[tuple[tuple[int, str, str, int], list[int
     found: dict[tuple[int, str, str, int], list[int]] = {}
     for held in stage.at_peak:
         holder = held.holder
-        name = f"{holder.module} {holder.name}".strip().replace(".layers.0.", ".layers.*.")
+        module = _LAYER.sub("*", holder.module, count=1) if holder.layer >= 0 else holder.module
+        name = f"{module} {holder.name}".strip()
         key = held.num_bytes, holder.category, name, held.microbatch
         found.setdefault(key, []).extend([holder.layer] * held.count)
     return list(found.items())[:_SHOWN]
@@ -185,7 +243,8 @@ def _alike(stage: PlayedStage) -> list[tuple[tuple[int, str, str, int], list[int
 def _stage_object(one: PlayedStage) -> dict[str, Any]:
     return {
         "stage": one.stage, "allocated_bytes": one.memory.peak_allocated,
-        "reserved_bytes": one.memory.peak_reserved, "closed_form_bytes": one.estimate.total,
+        "reserved_bytes": one.memory.peak_reserved,
+        "closed_form_bytes": one.closed_form_bytes if one.closed_form_bytes >= 0 else None,
         "instant": one.instant, "by_category": one.by_category,
         "largest": [
             {

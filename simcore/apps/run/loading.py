@@ -56,6 +56,15 @@ class Loaded:
         """What of the description contradicts itself, or was never seen to run."""
         return self.description.warnings if self.description is not None else ()
 
+    def built(self, settings: RunSettings) -> Graph:
+        """The graph with the kernels of the build that runs it; a described job has them already."""
+        kernels = "" if self.description is not None else kernel_mapping(self.graph, settings)
+        if not kernels:
+            return self.graph
+        from simcore.graph import apply_kernels
+
+        return apply_kernels(self.graph, kernels)
+
     def fits(
         self, graph: Graph, cluster: ClusterSpec, scenario: Scenario, *, timed: bool = False
     ) -> tuple[tuple[ProgramMemory, ...], MemoryVerdict]:
@@ -64,12 +73,12 @@ class Loaded:
         OutOfMemoryError, with what would fit, where it does not and is to be refused; ``timed``: and with
         what that costs in time, simulated.
         """
-        from simcore.apps.run.fitting import outside_of, played, remedies, verdict_of
+        from simcore.apps.run.fitting import outside_of, played, played_graph, remedies, verdict_of
 
         memory = peak_memory(graph)
         unchanged = self.description is not None and graph is self.graph
-        stages = played(self.description) if self.description is not None and unchanged else ()
         job = self.description if unchanged else None
+        stages = played(job) if job is not None else played_graph(graph, cluster, scenario)
         outside = outside_of(cluster, job, graph, nccl=scenario.settings.nccl)
         said = verdict_of(outside.available_bytes(cluster.gpu), stages, memory)
         if said.word == "does not fit" and scenario.settings.refuse_memory:
@@ -126,6 +135,15 @@ def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:
         "F forward (1 unit), B backward (2), or its halves I and W (1 each): microbatch.chunk; messages take"
         f" no time here\nbubble: {bubble:.1%} of the work"
     )
+
+
+def kernel_mapping(graph: Graph, settings: RunSettings) -> str:
+    """The kernel mapping of a traced program: what was set, else what is usual."""
+    if settings.kernels:
+        return settings.kernels
+    from simcore.graph import usual_kernels
+
+    return usual_kernels(graph)
 
 
 def check_dims(graph: Graph) -> None:

@@ -17,8 +17,8 @@ from simcore.timeline.info import HeldAtPeak, MemoryPeak
 from simcore.timeline.memory_table import write_memory
 
 if TYPE_CHECKING:
+    from simcore.memory.lifetimes import StageLifetimes
     from workloads.jobs import Description
-    from workloads.parallel.lifetimes import StageLifetimes
 
 IntArray = npt.NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from simcore.report.figure import colour_legend, new_figure
 from simcore.units import GIB
 
 if TYPE_CHECKING:
-    from workloads.parallel.lifetimes import StageLifetimes
-    from workloads.parallel.played import PlayedStage
+    from simcore.memory.lifetimes import StageLifetimes
+    from simcore.memory.played import PlayedStage
 
 #: Points of each curve: as many as a picture has columns.
 _POINTS: Final = 1200

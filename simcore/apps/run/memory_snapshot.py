@@ -13,7 +13,7 @@ from simcore.files import whole_file
 from simcore.memory.caching import CachingAllocator, HistoryEntry, play
 
 if TYPE_CHECKING:
-    from workloads.parallel.played import PlayedStage
+    from simcore.memory.played import PlayedStage
 
 #: Of the pickle: what the viewer in a browser reads.
 _PROTOCOL: Final = 3

@@ -10,6 +10,7 @@ from typing import Any, Final
 from simcore.cost import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
+from simcore.memory.caching import AllocatorSettings
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 from simcore.run import ALL_SHORTCUTS, shortcuts_of
 from simcore.units import Number
@@ -45,6 +46,7 @@ NCCL_VARIABLES: Final = {
     "NCCL_NVLS_ENABLE": _NVLS,
 }
 _KERNEL_TIMES: Final = "workload.kernel_times"
+_ALLOCATOR: Final = "memory.allocator"
 _NOISE: Final = "noise.sigma"
 _SHORTCUTS: Final = "engine.shortcuts"
 _SIGMA: Final = Number("ratio", zero_allowed=True, at_most=1)
@@ -61,6 +63,7 @@ RANK_KEYS: Final = (
 KEYS: Final = (
     *_CHOICES,
     _KERNEL_TIMES,
+    _ALLOCATOR,
     *(f"nccl.{name}" for name in (*_NCCL_TEXTS, *_NCCL_NUMBERS)),
     _NVLS,
     *NCCL_VARIABLES,
@@ -84,13 +87,15 @@ class RunSettings:
     planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra latencies of single nodes,
     ``noise_sigma`` the spread of kernel times, ``packets`` what the packet network assumes; ``tables`` hold
     measured kernel times that override formulas.  ``refuse_memory``: a job that is predicted not to fit is
-    refused.  ``shortcuts``: who may answer for the engine; the result is the same.
+    refused; ``allocator``: of PyTorch, as PYTORCH_ALLOC_CONF has it, None: as the job says.  ``shortcuts``:
+    who may answer for the engine; the result is the same.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
     kernels: str = ""
     fp32_math: str = "ieee"
     refuse_memory: bool = True
+    allocator: AllocatorSettings | None = None
     tables: tuple[MeasuredTable, ...] = ()
     nccl_texts: Mapping[str, str] = field(default_factory=dict)
     nccl_numbers: Mapping[str, int] = field(default_factory=dict)
@@ -147,6 +152,7 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
     packets = PacketSettings()
     tables: tuple[MeasuredTable, ...] = ()
     shortcuts = ALL_SHORTCUTS
+    allocator: AllocatorSettings | None = None
     for key, value in without_variables(given).items():
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
@@ -155,6 +161,8 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
             choices[key] = value
         elif key == _KERNEL_TIMES:
             tables = (MeasuredTable.load(value),)
+        elif key == _ALLOCATOR:
+            allocator = AllocatorSettings.from_text(value)
         elif key in OVERRIDE_KEYS or (is_hardware_key(key) and key.startswith("link.")):
             hardware[key] = value
         elif name != key and name in _NCCL_TEXTS:
@@ -192,6 +200,7 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
         kernels=choices["workload.kernels"],
         fp32_math=choices["workload.fp32_math"],
         refuse_memory=choices["memory.check"] == "refuse",
+        allocator=allocator,
         tables=tables,
         nccl_texts=nccl_texts,
         nccl_numbers=nccl_numbers,

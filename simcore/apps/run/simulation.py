@@ -13,7 +13,7 @@ from simcore.apps.progress import StageTimer
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
-from simcore.apps.run.loading import Loaded, check_dims, check_world, loaded, rank_gpus
+from simcore.apps.run.loading import Loaded, check_dims, check_world, kernel_mapping, loaded, rank_gpus
 from simcore.apps.run.memory_curves import write_memory_curves
 from simcore.apps.run.question import RunQuestion, asked_of, rule_files, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
@@ -30,7 +30,6 @@ from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
     from simcore.apps.run.edits import EditStep
-    from simcore.apps.run.settings import RunSettings
     from simcore.interference import LearnedInterference
     from simcore.rules import Matched, Rule, Ruled
     from workloads.edits import Applied
@@ -91,7 +90,9 @@ def run_scenario(
         graph, cluster = found.graph, found.cluster
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
-        kernels = str(graph.workload.options["kernels"]) if scenario.described else _mapping(graph, settings)
+        kernels = (
+            str(graph.workload.options["kernels"]) if scenario.described else kernel_mapping(graph, settings)
+        )
         states: list[tuple[Graph, ClusterSpec]] = [(graph, cluster)]
         done: list[Applied] = []
         if edits:
@@ -219,7 +220,7 @@ def _assumed(found: Loaded, scenario: Scenario) -> tuple[AssumedValue, ...]:
         assumed += [
             AssumedValue(key=one.key, value=one.value, why=one.why) for one in found.description.assumed
         ]
-    elif not scenario.settings.kernels and (kernels := _mapping(found.graph, scenario.settings)):
+    elif not scenario.settings.kernels and (kernels := kernel_mapping(found.graph, scenario.settings)):
         why = f"kernels of the build that is usual for {found.graph.workload.precision}"
         assumed.append(AssumedValue(key="workload.kernels", value=kernels, why=why))
     return tuple(assumed)
@@ -248,15 +249,6 @@ def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterfere
         fold=fold,
         shortcuts=settings.shortcuts,
     )
-
-
-def _mapping(graph: Graph, settings: RunSettings) -> str:
-    """The kernel mapping of a traced program: what was set, else what is usual."""
-    if settings.kernels:
-        return settings.kernels
-    from simcore.graph import usual_kernels
-
-    return usual_kernels(graph)
 
 
 def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:

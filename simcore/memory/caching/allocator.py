@@ -214,7 +214,6 @@ class CachingAllocator:
         num_bytes = -(-(device + device // 8) // page) * page
         segment = ExpandableSegment(self._next_address, num_bytes, page)
         self._next_address += num_bytes
-        self.num_segments += 1
         return segment
 
     def _release(self, block: Block) -> None:
@@ -231,7 +230,6 @@ class CachingAllocator:
                 self.reserved -= unmapped_bytes(block)
                 if not block.mapped and not block.is_split:
                     pool.unmapped.remove(block)
-                    self.num_segments -= 1
             elif not block.is_split:
                 self._release(block)
 

@@ -56,8 +56,9 @@ class PlayedMemory:
     """What a device holds after each event, bytes.
 
     ``full_at``: the event that the device has no room for, -1 where it has for all; what comes after it was
-    not played, and ``requested`` bytes were asked of the device.  ``live``: blocks in use at the end, by
-    storage.  ``retries``: how often cached blocks were given back to make room.
+    not played, and ``requested`` bytes were asked of the device.  ``segments`` are those that are not
+    expandable.  ``live``: blocks in use at the end, by storage.  ``retries``: how often cached blocks were
+    given back to make room.
     """
 
     allocated: IntArray

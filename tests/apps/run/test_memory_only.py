@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from simcore.graph import GraphBuilder, save_graph
+
 Run = Callable[..., Result]
 
 TINY = (
@@ -97,13 +99,52 @@ def test_a_picture_shows_what_stages_hold(run: Run, tmp_path: Path) -> None:
     assert path.stat().st_size > 10_000
 
 
-def test_files_belong_to_memory_only_of_a_described_job(run: Run, tmp_path: Path) -> None:
+def test_files_belong_to_memory_only(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     without = [word for word in TINY if word != "--memory-only"]
     assert "belong to --memory-only" in run("run-sim", *without, "--memory-snapshot", path).stderr
-    traced = run("run-sim", "--memory-only", "--memory-snapshot", path)
-    assert traced.exit_code == 2
-    assert "need a described job" in traced.stderr
+    described = run("run-sim", *TINY, "--set", "memory.allocator=expandable_segments:True")
+    assert described.exit_code == 2
+    assert "a described job has software.allocator" in described.stderr
+
+
+def test_a_traced_program_is_played_with_the_kernels_of_its_build(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    found = json.loads(run("run-sim", "--memory-only", "--memory-snapshot", path, "--json").stdout)
+    first = found["stages"][0]
+    # README: 41.9 GiB of parameters, gradients, states and activations in stage 0, and two workspaces of
+    # 32 MiB; blocks and segments take little beside them.
+    assert 41.9 < first["allocated_bytes"] / 2**30 < first["reserved_bytes"] / 2**30 < 42.4
+    assert first["closed_form_bytes"] is None
+    held = sum(one["total_size"] for one in pickle.loads(path.read_bytes())["segments"])
+    assert held == first["reserved_bytes"]
+    expandable = ("--set", "memory.allocator=expandable_segments:True", "--json")
+    other = json.loads(run("run-sim", "--memory-only", *expandable).stdout)["stages"][0]
+    # What is left of a block below 1 MiB stays with it, but in expandable segments.
+    assert 0.999 * first["allocated_bytes"] <= other["allocated_bytes"] <= first["allocated_bytes"]
+    assert other["allocated_bytes"] <= other["reserved_bytes"] <= first["reserved_bytes"]
+
+
+def test_sizes_that_a_trace_cannot_have_are_refused(run: Run, tmp_path: Path) -> None:
+    build = GraphBuilder(1)
+    template = build.template("fwd")
+    template.compute("keep", alloc_bytes=1 << 20)
+    build.program([0], [(template, 0, 0)])
+    folder = tmp_path / "graph"
+    for text in ('{"held": {"0": {"parameters": "1x1099511627776"}}}', '{"held": {"0": 3}}', '{"held": []}'):
+        save_graph(build.build(), folder, lambda fresh, text=text: _write(fresh / "trace.json", text))
+        result = run("run-sim", folder, "--cluster", "h100-8", "--memory-only")
+        assert result.exit_code == 2
+        assert "held must be storages as BYTESxCOUNT" in result.stderr
+    held = '{"held": {"0": {"parameters": "8388608x2"}}}'
+    save_graph(build.build(), folder, lambda fresh: _write(fresh / "trace.json", held))
+    found = json.loads(run("run-sim", folder, "--cluster", "h100-8", "--memory-only", "--json").stdout)
+    # Two of 8 MiB in a segment of 20; 1 MiB comes from the small pool, in one of 2.
+    assert found["stages"][0]["allocated_bytes"] == found["stages"][0]["reserved_bytes"] - (5 << 20)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 def test_what_would_fit_is_tried_along_all_axes_and_timed(run: Run, tmp_path: Path) -> None:

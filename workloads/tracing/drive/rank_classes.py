@@ -26,7 +26,7 @@ _OF_RECIPES = ("traced_microbatches",)
 class TraceReport:
     """What happened while tracing, beside the graph.  ``processes``: how many were started in each phase;
     ``traced_microbatches``: of a recipe, before its programs were extended; values, holders and peaks are
-    those of scripts.
+    those of scripts; ``held``: by ranks and category the storages that last, runs of BYTESxCOUNT.
     """
 
     ranks_run: list[int] = field(default_factory=list)
@@ -34,6 +34,7 @@ class TraceReport:
     values: list[dict[str, Any]] = field(default_factory=list)
     holders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     peak_bytes_by_phase: dict[str, dict[str, int]] = field(default_factory=dict)
+    held: dict[str, dict[str, str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     traced_microbatches: int = 0
 

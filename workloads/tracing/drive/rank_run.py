@@ -93,7 +93,6 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         finder,
         flex_attention,
         hub_kernels,
-        jagged_tensors,
         older_torch,
         torchvision_ops,
         triton,
@@ -121,7 +120,6 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "kernels": hub_kernels.take_over,
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
-            "torch.nested._internal.nested_tensor": jagged_tensors.install,
             "torchvision.extension": torchvision_ops.declare,
         }
     )
@@ -284,6 +282,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         precision=_precision(recording),
         stand_ins=tuple(sorted(finder.used)),
         counted=tuple(sorted(kernels.counted)),
+        held=facts.sizes,
         call_sites=tuple(
             next(iter(recording.sites.get(index, ())), "")
             for index, op in enumerate(recording.ops)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -167,6 +168,10 @@ def _describe(report: TraceReport, found: DistinctRanks) -> None:
         ranks = contiguous_text(one.ranks)
         report.holders[ranks] = [asdict(holder) for holder in trace.holders]
         report.peak_bytes_by_phase[ranks] = dict(trace.peaks)
+        report.held[ranks] = {
+            name: " ".join(f"{size}x{len(list(alike))}" for size, alike in groupby(sizes))
+            for name, sizes in trace.held.items()
+        }
         report.values += [{"ranks": ranks, **asdict(asked), "times": times} for asked, times in trace.asked]
     report.warnings += [
         f"{name} is not installed: where it is called, a stand-in issues its kernels"

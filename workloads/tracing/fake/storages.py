@@ -211,12 +211,12 @@ def touched_bytes(tensor: torch.Tensor) -> int:
     return elements * tensor.element_size() if tensor.numel() else 0
 
 
-def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Bytes of the storages behind ``tensors`` that are not in ``seen`` yet, and are from now on."""
-    total = 0
+def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> list[int]:
+    """Bytes of each storage behind ``tensors`` that is not in ``seen`` yet, and is from now on."""
+    found = []
     for tensor in tensors:
         storage = tensor.untyped_storage()
         if storage._cdata not in seen:
             seen.add(storage._cdata)
-            total += storage.nbytes()
-    return total
+            found.append(storage.nbytes())
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class RankTrace:
     ``holders``: what is held when memory is highest, largest first; ``peaks``: highest bytes while each phase
     runs; ``num_parameters``: elements of this rank's parameters; ``stand_ins``: extensions that it imported
     and that are not installed; ``counted``: kernels whose own code says what they cost; ``call_sites``: lines
-    of code that communicated, in order.
+    of code that communicated, in order; ``held``: bytes of each storage that lasts, by category.
     """
 
     rank: int
@@ -46,6 +46,7 @@ class RankTrace:
     stand_ins: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
     call_sites: tuple[str, ...] = ()
+    held: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """What the rank did and holds, independent of who it is."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from workloads.tracing.fake.storages import new_bytes
 @dataclass(frozen=True)
 class RankFacts:
     """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
-    parameters, the first layer of each model chunk (() where none is known), versions beside torch's.
+    parameters, the first layer of each model chunk (() where none is known), versions beside torch's;
+    ``sizes``: bytes of each storage of what ``memory`` has, by category.
     """
 
     memory: MemoryProfile
     num_parameters: int = 0
     layer_offset: tuple[int, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
@@ -44,7 +46,11 @@ def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> Ran
     ]
     seen: set[int] = set()
     own, state = (new_bytes(filter(is_on_device, tensors), seen) for tensors in (local, states))
-    return RankFacts(MemoryProfile(own, 0, state), sum(tensor.numel() for tensor in local))
+    return RankFacts(
+        MemoryProfile(sum(own), 0, sum(state)),
+        sum(tensor.numel() for tensor in local),
+        sizes={"parameters": own, "optimizer states": state},
+    )
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,13 +17,14 @@ from simcore.apps.validate.memory.found import MemoryRow, MemoryTable
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster, named_board
 from simcore.memory import MemoryVerdict
+from simcore.memory.played import PlayedStage
 from simcore.outside import read_text
 from simcore.units import GIB
 from workloads.jobs.launch.peaks import PeakJob, PeakRow, peak_jobs, read_peak_rows
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows
 from workloads.jobs.published.cluster import large_enough
 from workloads.parallel.job import Job
-from workloads.parallel.played import PlayedStage, played_stages
+from workloads.parallel.played import played_stages
 
 #: Stages that were played, by what decides on their memory.
 _Known = dict[Hashable, list[PlayedStage]]

@@ -112,10 +112,12 @@ class GptRank:
         ]
         seen: set[int] = set()
         held = (parameters, gradients, _optimizer_tensors(self.optimizer))
+        sizes = [new_bytes(tensors, seen) for tensors in held]
         return RankFacts(
-            MemoryProfile(*(new_bytes(tensors, seen) for tensors in held)),
+            MemoryProfile(*map(sum, sizes)),
             layer_offset=self.layer_offset,
             versions=(("megatron-core", megatron.core.__version__),),
+            sizes=dict(zip(("parameters", "gradients", "optimizer states"), sizes, strict=True)),
         )
 
     def _transformer_config(self) -> TransformerConfig:

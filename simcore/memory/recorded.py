@@ -1,0 +1,334 @@
+"""Lifetimes of a recorded program's storages, from the allocations and releases of its templates.
+
+Note [Two recorded steps]
+    A recording is one step of many.  Played are two: before the first, the rank has its parameters and what
+    else lasts; the optimizer makes its states at its first step and finds other gaps than the second step's
+    activations do.  Storages older than the recorded step that die in it are those that the step before left
+    (gradients, until they are set to None): the first step has none to release, the second those of the
+    first.  What a step leaves and the next one does not release is released between the two.
+
+    An op allocates so many bytes; which storages they are is told by their releases, each with the op that
+    it was born in.  What no release names is one storage.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from simcore.graph.graph import Graph, Program
+from simcore.graph.ops import OpKind
+from simcore.graph.schedules import Action
+from simcore.memory.caching import AllocatorSettings, MemoryEvents, play
+from simcore.memory.lifetimes import BEFORE, NO_LAYER, OPTIMIZER, StageLifetimes, StorageHolder
+from simcore.memory.peak import activations_of, peak_memory
+from simcore.memory.played import PlayedStage
+
+#: Categories of what lasts, in the order in which a process makes it.
+_LASTING: Final = ("parameters", "gradients")
+_STATES: Final = "optimizer states"
+_BACKWARD: Final = ("bwd", "bwd_input", "bwd_weight")
+_INSIDE, _FORWARD = 0, 1
+_PRODUCTS: Final = ("gemm", "bgemm")
+
+
+@dataclass(frozen=True)
+class HeldSizes:
+    """Bytes of each storage that lasts, by category ("parameters", "optimizer states", "gradients": those
+    and buffers of before the step), in the order in which they were made.
+    """
+
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def of(self, category: str, total: int) -> list[int]:
+        """Storages that hold ``total`` bytes; one where sizes are not known."""
+        known = list(dict(self.sizes).get(category, ()))
+        rest = total - sum(known)
+        return [*known, rest] if rest > 0 else known
+
+
+def recorded_lifetimes(
+    graph: Graph, program: Program, held: HeldSizes | None = None, workspace_bytes: int = 0
+) -> StageLifetimes:
+    """Storages of a rank of ``program``; see Note [Two recorded steps].
+
+    ``workspace_bytes``: what the library of products takes at the first product of each thread that asks for
+    one, forward's and autograd's.  A graph without allocations has what lasts alone.
+    """
+    return _StepWriter(graph, program, held or HeldSizes(), workspace_bytes).written()
+
+
+@dataclass
+class _Template:
+    """Of one template: storages that each op allocates (bytes, holder), and releases behind each op as
+    (bytes, owner, scope); -1: at its start.
+    """
+
+    first: int
+    count: int
+    born: dict[int, list[tuple[int, int]]]
+    died: dict[int, list[tuple[int, int, int]]]
+    product: int  # the first op that multiplies matrices, -1: none
+
+
+@dataclass
+class _StepWriter:
+    graph: Graph
+    program: Program
+    held: HeldSizes
+    workspace_bytes: int
+    rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    holders: dict[StorageHolder, int] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+    next_id: int = 0
+    streams: dict[str, int] = field(default_factory=lambda: {"compute": 0})
+    at: tuple[int, int] = (BEFORE, -1)
+    _templates: dict[int, _Template] = field(default_factory=dict)
+    _workspaces: set[bool] = field(default_factory=set)
+    #: Storages of the step that live: by (instance, op), and all by bytes in the order of their birth.
+    _of_op: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
+    _live: dict[int, int] = field(default_factory=dict)
+
+    def written(self) -> StageLifetimes:
+        memory = self.program.memory
+        for category in _LASTING:
+            left = self._left_by_each_step() if category == "gradients" else 0
+            for size in self.held.of(category, max(0, getattr(memory, category) - left)):
+                self._alloc(size, StorageHolder(category, category))
+        self._step(first=True)
+        if self.rows and any(row[1] >= 0 for row in self.rows):
+            self._forget()
+            self._step(first=False)
+        columns = np.array(self.rows, dtype=np.int64).reshape(-1, 7).T
+        storage, num_bytes, action, layer, holder, microbatch, stream = columns
+        return StageLifetimes(
+            MemoryEvents.of(storage, num_bytes, stream), action, layer, holder, microbatch,
+            tuple(self.holders), tuple(self.actions),
+        )  # fmt: skip
+
+    def _left_by_each_step(self) -> int:
+        """Bytes older than the step that die in it: the step before has them, not the process."""
+        frees = self.graph.frees
+        older = frees.num_bytes * (frees.owner < 0)
+        of = np.bincount(frees.template, weights=older, minlength=self.graph.num_templates)
+        return int(of[self.program.template].sum())
+
+    def _step(self, *, first: bool) -> None:
+        program = self.program
+        self._of_op, before = {}, dict(self._live)
+        forwards: dict[tuple[int, int], int] = {}
+        stepped = False
+        for instance, (template, microbatch, chunk) in enumerate(
+            zip(program.template.tolist(), program.microbatch.tolist(), program.chunk.tolist(), strict=True)
+        ):
+            name = self.graph.template_names[template]
+            if name == "fwd":
+                forwards[microbatch, chunk] = instance
+            self.at = self._action(name, microbatch, chunk)
+            if name == "optimizer" and not stepped:
+                stepped = True
+                if first:
+                    for size in self.held.of(_STATES, program.memory.optimizer_states):
+                        self._alloc(size, StorageHolder(_STATES, _STATES))
+            self._play(instance, template, forwards.get((microbatch, chunk), -1), before)
+        if first and not stepped:
+            for size in self.held.of(_STATES, program.memory.optimizer_states):
+                self._alloc(size, StorageHolder(_STATES, _STATES))
+
+    def _action(self, name: str, microbatch: int, chunk: int) -> tuple[int, int]:
+        if microbatch < 0 or name not in ("fwd", *_BACKWARD):
+            return (OPTIMIZER if name == "optimizer" else self.at[0]), -1
+        self.actions.append(Action("F" if name == "fwd" else "B", microbatch, chunk))
+        return len(self.actions) - 1, microbatch
+
+    def _play(self, instance: int, template: int, forward: int, before: dict[int, int]) -> None:
+        made = self._template(template)
+        layers = self.graph.ops.layer
+        self._release(made.died.get(-1, ()), instance, forward, before)
+        for row in sorted({*made.born, *made.died, made.product} - {-1}):
+            layer = int(layers[row])
+            if row == made.product:
+                self._workspace(backward=self.graph.template_names[template] != "fwd")
+            for size, holder in made.born.get(row, ()):
+                stream = self._stream(row)
+                self._of_op.setdefault((instance, row - made.first), []).append((size, self.next_id))
+                self._live[self.next_id] = size
+                self._event(self.next_id, size, holder, layer, stream)
+                self.next_id += 1
+            self._release(made.died.get(row, ()), instance, forward, before)
+
+    def _release(
+        self, releases: Sequence[tuple[int, int, int]], instance: int, forward: int, before: dict[int, int]
+    ) -> None:
+        for size, owner, scope in releases:
+            key = (instance if scope == _INSIDE else forward, owner)
+            own = self._of_op.get(key) if owner >= 0 else None
+            storage = -1
+            if own is not None:
+                place = next((k for k, (one, _) in enumerate(own) if one == size), -1)
+                storage = own.pop(place)[1] if place >= 0 else -1
+            elif owner < 0:
+                storage = next((one for one, of in before.items() if of == size), -1)
+            if storage >= 0 and storage in self._live:
+                del self._live[storage]
+                before.pop(storage, None)
+                self._event(storage, -1, -1, NO_LAYER, 0)
+
+    def _forget(self) -> None:
+        """Release what the step left and the next one does not: what died before its first op."""
+        frees, names = self.graph.frees, self.program.template
+        wanted: dict[int, int] = defaultdict(int)
+        older = np.flatnonzero(frees.owner < 0)
+        times = np.bincount(names, minlength=self.graph.num_templates)
+        for row in older.tolist():
+            wanted[int(frees.num_bytes[row])] += int(times[frees.template[row]])
+        for storage, size in list(self._live.items()):
+            if wanted[size] > 0:
+                wanted[size] -= 1
+            else:
+                del self._live[storage]
+                self._event(storage, -1, -1, NO_LAYER, 0)
+
+    def _workspace(self, *, backward: bool) -> None:
+        """One for each thread that multiplies: forward's (and the optimizer's), autograd's."""
+        if self.workspace_bytes and backward not in self._workspaces:
+            self._workspaces.add(backward)
+            self._alloc(self.workspace_bytes, StorageHolder("buffers", "workspace of products"))
+
+    def _template(self, number: int) -> _Template:
+        if number not in self._templates:
+            self._templates[number] = self._read(number)
+        return self._templates[number]
+
+    def _read(self, number: int) -> _Template:
+        graph, frees = self.graph, self.graph.frees
+        first, last = (int(graph.template_start[number + k]) for k in (0, 1))
+        own = np.flatnonzero(frees.template == number)
+        died: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        inside: dict[int, list[int]] = defaultdict(list)
+        for after, size, owner, scope in zip(
+            *(
+                column[own].tolist()
+                for column in (frees.after, frees.num_bytes, frees.owner, frees.owner_scope)
+            ),
+            strict=True,
+        ):
+            if scope == _INSIDE and owner >= 0:
+                inside[owner].append(size)
+                owner -= first
+            died[after].append((size, owner, scope))
+        later = self._freed_later(number) if graph.template_names[number] == "fwd" else {}
+        backward = graph.template_names[number] in _BACKWARD
+        born: dict[int, list[tuple[int, int]]] = {}
+        for row in (np.flatnonzero(graph.ops.alloc_bytes[first:last]) + first).tolist():
+            here, kept = inside.get(row, []), later.get(row - first, [])
+            rest = int(graph.ops.alloc_bytes[row]) - sum(here) - sum(kept)
+            sizes = [(size, False) for size in here] + [(size, True) for size in kept]
+            if rest > 0:
+                sizes.append((rest, True))
+            born[row] = [
+                (size, self._holder(self._holder_of(row, kept=stays, backward=backward)))
+                for size, stays in sizes
+            ]
+        classes = graph.ops.op_class
+        products = [row for row in range(first, last) if classes[row] in _PRODUCTS]
+        return _Template(first, last - first, born, dict(died), min(products, default=-1))
+
+    def _freed_later(self, forward: int) -> dict[int, list[int]]:
+        """Bytes that backward releases of what the template ``forward`` made, by the op that did."""
+        program, frees = self.program, self.graph.frees
+        at = int(np.flatnonzero(program.template == forward)[0])
+        of = (program.microbatch == program.microbatch[at]) & (program.chunk == program.chunk[at])
+        found: dict[int, list[int]] = defaultdict(list)
+        for template in dict.fromkeys(program.template[of].tolist()):
+            own = (frees.template == template) & (frees.owner_scope == _FORWARD)
+            for owner, size in zip(frees.owner[own].tolist(), frees.num_bytes[own].tolist(), strict=True):
+                found[owner].append(size)
+        return found
+
+    def _holder_of(self, row: int, *, kept: bool, backward: bool) -> StorageHolder:
+        ops = self.graph.ops
+        kind = int(ops.kind[row])
+        if ops.collective[row] == "all_gather":
+            category = "gathered parameters"
+        elif kind == OpKind.RECV:
+            category = "messages"
+        elif not kept or ops.phase[row] == "optimizer":
+            category = "temporaries"
+        else:
+            category = "gradients" if backward else "activations"
+        return StorageHolder(category, ops.name[row], ops.module[row], int(ops.layer[row]))
+
+    def _holder(self, holder: StorageHolder) -> int:
+        return self.holders.setdefault(holder, len(self.holders))
+
+    def _stream(self, row: int) -> int:
+        """The pool that an op's storages come from: communication has the stream on which it is called."""
+        ops = self.graph.ops
+        if int(ops.kind[row]) != OpKind.COMPUTE:
+            return 0
+        return self.streams.setdefault(ops.stream[row], len(self.streams))
+
+    def _alloc(self, num_bytes: int, holder: StorageHolder) -> None:
+        self._event(self.next_id, num_bytes, self._holder(holder), NO_LAYER, 0)
+        self.next_id += 1
+
+    def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int) -> None:
+        self.rows.append((storage, num_bytes, self.at[0], layer, holder, self.at[1], stream))
+
+
+def played_programs(
+    graph: Graph,
+    held: Mapping[int, HeldSizes],
+    settings: AllocatorSettings,
+    workspace_bytes: int,
+    near: float,
+) -> list[PlayedStage]:
+    """Of each stage the fullest program, played, where it holds at least ``near`` times what the fullest of
+    all does; ``held`` by their lowest ranks.  Empty for a graph that says nothing of allocations.
+    """
+    if not graph.ops.alloc_bytes.any():
+        return []
+    fullest: dict[int, tuple[int, Program]] = {}
+    for program, peak in zip(graph.programs, peak_memory(graph), strict=True):
+        if program.stage not in fullest or peak.total > fullest[program.stage][0]:
+            fullest[program.stage] = peak.total, program
+    least = near * max(total for total, _ in fullest.values())
+    found = []
+    for stage, (total, program) in sorted(fullest.items()):
+        if total >= least:
+            sizes = held.get(program.rank_list()[0])
+            lifetimes = recorded_lifetimes(graph, _shortened(graph, program), sizes, workspace_bytes)
+            found.append(PlayedStage(stage, lifetimes, play(lifetimes.events, settings), settings))
+    return found
+
+
+def _shortened(graph: Graph, program: Program) -> Program:
+    """``program`` with as many microbatches as hold what all of them do: the first ones, and the last.
+
+    A steady pipeline repeats itself, and its allocator finds the same blocks again; what is left out are all
+    passes of a microbatch, so those that stay are in flight as before.  Nothing is left out that leaves
+    storages behind.
+    """
+    names = np.array(graph.template_names)[program.template]
+    change = np.where(names == "fwd", 1, np.where(names == "bwd", -1, 0)) * (program.microbatch >= 0)
+    chunks = int(program.chunk.max(initial=0)) + 1
+    in_flight = int(np.cumsum(change).max(initial=0))
+    count = int(program.microbatch.max(initial=-1)) + 1
+    enough = -(-in_flight // chunks) * chunks + 2
+    if count <= enough + 1:
+        return program
+    stays = (program.microbatch < enough) | (program.microbatch == count - 1)
+    before, _ = activations_of(graph, program)
+    if np.diff(before, append=before[-1:])[~stays].sum():
+        return program
+    return replace(
+        program,
+        template=program.template[stays],
+        microbatch=program.microbatch[stays],
+        chunk=program.chunk[stays],
+    )
