@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from simcore.collectives.ring_search import NodeRings, find_rings
+from simcore.collectives.ring_search import NodeRings, disjoint_paths, find_rings
 from simcore.errors import InputError
 from simcore.hardware.node import NodeLinks
 from simcore.hardware.topology import Topology
@@ -117,11 +117,21 @@ def _joined(
     """Rings of all nodes put together: each node's ring is cut where it leaves by the NIC whose turn it is.
 
     Every other node is passed backwards, so that data enters where it left the node before, on the same rail.
+    Where all GPUs of all nodes are joined, each beside a NIC of its own, rings are paths that use each link
+    once instead (:func:`disjoint_paths`).
     """
     base = [gpus[0] - fabric.place_of(gpus[0]) for gpus in nodes]
     if len(nodes) == 1:
         return tuple(tuple(base[0] + k for k in order) for order in found[0].orders)
     port_of = fabric.ports.of_gpu
+    alike = {tuple(sorted(rings.orders[0])) for rings in found}
+    members = next(iter(alike))
+    mesh = disjoint_paths(fabric.node, members)
+    if mesh and len(alike) == 1 and len({port_of[k] for k in members}) == len(members):
+        return tuple(
+            tuple(first + k for node, first in enumerate(base) for k in path[:: -1 if node % 2 else 1])
+            for path in mesh
+        )
     sizes = {len(rings.orders) for rings in found}
     sizes |= {len({port_of[k] for k in rings.orders[0]}) for rings in found}
     number = math.lcm(*sizes)

@@ -58,6 +58,19 @@ def find_rings(node: NodeLinks, members: Order) -> NodeRings:
     return best
 
 
+def disjoint_paths(node: NodeLinks, members: Order) -> tuple[Order, ...]:
+    """As many paths through all ``members`` as there are members, which use each link once.
+
+    Each begins and each ends with another member.  Empty unless links of their own join all pairs, and their
+    number is even: zigzag paths, each turned by one, are a row-complete Latin square (Williams 1949).
+    """
+    size = len(members)
+    if size % 2 or not all(node.is_joined(src, dst) for src in members for dst in members if src != dst):
+        return ()
+    zigzag = [(k + 1) // 2 if k % 2 else -k // 2 for k in range(size)]
+    return tuple(tuple(members[(step + turn) % size] for step in zigzag) for turn in range(size))
+
+
 class _Search:
     def __init__(self, node: NodeLinks, members: Order) -> None:
         self._members = members

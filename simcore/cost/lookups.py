@@ -10,6 +10,9 @@ A gradient is the sum over all lookups of a row: keys are sorted (``key_sort``),
 up is read with its optimizer's state, changed and written once, while the gradients of its lookups are read
 in turn.  ``.atomic`` adds each lookup's gradient into the row where it lies instead: popular rows are met in
 L2, which adds at the rate of its slices.
+Rows in the host's memory (``.uvm=SHARE`` in the name: the share of rows, the popular ones, that HBM caches)
+are fetched before they are looked up, each once, at the rate of copies from the host, and go back when the
+update has changed them: a cache that is full puts out as many rows as it takes in (FBGEMM, uvm_caching).
 Shapes: weights ``[rows, dim]`` (``[tables, rows, dim]``: as many alike) of each table, then as many lists of
 keys ``[lookups]``, then what is read beside them.
 """
@@ -43,6 +46,9 @@ _ATOMIC_SHARE: Final = 0.45
 _ZIPF: Final = re.compile(r"\.zipf=(\d+(?:\.\d+)?)")
 
 
+_UVM: Final = re.compile(r"\.uvm=(\d+(?:\.\d+)?)")
+
+
 class Looked(NamedTuple):
     """A table as a kernel sees it."""
 
@@ -67,6 +73,20 @@ def zipf_of(name: str) -> float:
     """The exponent that a kernel's name tells; 0 where it tells none."""
     found = _ZIPF.search(name)
     return float(found[1]) if found else 0.0
+
+
+def _from_host_s(name: str, tables: list[Looked], row_bytes: list[int], context: Context) -> float:
+    """Seconds that rows take between the host's memory and HBM, one way; see Note [Rows of tables]."""
+    found = _UVM.search(name)
+    if found is None:
+        return 0.0
+    cached, zipf, moved = float(found[1]), zipf_of(name), 0.0
+    for one, size in zip(tables, row_bytes, strict=True):
+        each = one.lookups / one.tables
+        missed = each * (1 - share_of_first(cached * one.rows, one.rows, zipf))
+        moved += size * one.tables * min(missed, distinct_rows(each, one.rows, zipf))
+    rate = context.gpu.host_bytes_per_s or context.parameters.memory.pcie_bytes_per_s
+    return moved / rate
 
 
 def _sectors(num_bytes: int) -> int:
@@ -100,7 +120,8 @@ def lookup(kernel: KernelShape, context: Context) -> Work:
     cold, through = _read_of_rows(tables, zipf_of(kernel.name), kernel.element_bytes, context)
     _, written = tensor_bytes(kernel)
     beside = written + _KEY * sum(one.lookups for one in tables)
-    return _random(cold, through, beside, 1, context)
+    sizes = [_sectors(one.dim * kernel.element_bytes) for one in tables]
+    return _random(cold, through, beside, _from_host_s(kernel.name, tables, sizes, context), context)
 
 
 @formula("lookup_bwd")
@@ -119,11 +140,13 @@ def update(kernel: KernelShape, context: Context) -> Work:
     narrow = 2 if ".g16" in kernel.name else 4
     gradients = float(numel(gradient) * narrow)
     rows = again = changed = 0.0
+    sizes = []
     for number, one in enumerate(tables):
         met = one.tables * distinct_rows(one.lookups / one.tables, one.rows, zipf)
         state = states[number] if number < len(states) else (0,)
         wide = _sectors(4 * state[-1]) if numel(state) else 0
         row = _sectors(one.dim * size)
+        sizes.append(row + wide)
         if ".atomic" in kernel.name:
             rows += 2 * row * met
             again += row * one.lookups
@@ -135,7 +158,8 @@ def update(kernel: KernelShape, context: Context) -> Work:
     read = gradients if fits else max(gradients, changed)
     cold = rows + read
     through = rows + changed + again / _ATOMIC_SHARE
-    return _random(cold, through, _KEY * float(sum(one.lookups for one in tables)), 1, context)
+    keys = _KEY * float(sum(one.lookups for one in tables))
+    return _random(cold, through, keys, _from_host_s(kernel.name, tables, sizes, context), context)
 
 
 @formula("key_sort")
@@ -148,9 +172,9 @@ def sort(kernel: KernelShape, context: Context) -> Work:
     return streaming_work(float(moved), 2 + passes, traffic_class("transpose", context), context)
 
 
-def _random(cold: float, through: float, streamed: float, launches: int, context: Context) -> Work:
-    """Rows at random, and what streams beside them."""
+def _random(cold: float, through: float, streamed: float, host_s: float, context: Context) -> Work:
+    """Rows at random, and what streams beside them; ``host_s``: before, what the host's memory holds."""
     gpu, memory = context.gpu, context.parameters.memory
     usable = context.hbm_bytes_per_s
     sm_s = max(cold / (usable * _RANDOM_SHARE) + streamed / usable, (through + streamed) / gpu.l2_bytes_per_s)
-    return Work(sm_s, cold + streamed, 2 * memory.prologue_s, 0, 1, launches)
+    return Work(sm_s + host_s, cold + streamed, 2 * memory.prologue_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event, Timeout
@@ -25,10 +25,10 @@ Coroutine = Generator[Event, None, None]
 class Player(Protocol):
     """Somebody who may answer for a stretch of a rank's stream with one event.
 
-    ``stream``: the one that it may answer for.
+    ``streams``: those that it may answer for, the one that is asked first.
     """
 
-    stream: int
+    streams: tuple[int, ...]
 
     def play(self, item: int) -> Event | None:
         """What happens when the stream goes on, the items up to there done; None: the stream plays ``item``
@@ -52,9 +52,9 @@ class Rank:
     """
 
     __slots__ = (
-        "_bound", "_clock", "_host_waiters", "_noted", "_waiters", "begin_ps", "communicators", "done", "gpu",
-        "host_base", "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start",
-        "player", "tape",
+        "_bound", "_clock", "_followers", "_host_waiters", "_noted", "_waiters", "begin_ps",
+        "communicators", "done", "gpu", "host_base", "host_begin", "item_end", "item_ready", "item_start",
+        "number", "op_end", "op_start", "player", "tape",
     )  # fmt: skip
 
     def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
@@ -74,6 +74,7 @@ class Rank:
         self._clock = clock
         self._bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
         self._waiters: dict[tuple[int, int], Signal] = {}
+        self._followers: dict[int, tuple[int, Callable[[Event], None]]] = {}
         self._host_waiters: dict[int, Signal] = {}
         self.player: Player | None = None
         self.begin_ps = 0
@@ -110,6 +111,20 @@ class Rank:
             signal = self._waiters[stream, number] = Signal(self._clock)
         return signal
 
+    def _followed(self, stream: int, main: int, number: int) -> Signal:
+        """As :meth:`_completion` of an item of the main stream, for a stream that a player answers for, too:
+        as long as it does, the stream sleeps.
+        """
+        mine = Signal(self._clock)
+
+        def wake(_: Event) -> None:
+            del self._followers[stream]
+            mine.fire()
+
+        self._followers[stream] = number, wake
+        self._completion(main, number).callbacks.append(wake)
+        return mine
+
     def _launched(self, segment: int) -> Signal:
         """Fires when the host reaches ``segment``."""
         return self._host_waiters.setdefault(segment, Signal(self._clock))
@@ -135,13 +150,17 @@ class Rank:
     def _stream(self, stream: int) -> Coroutine:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
         items, first = self.tape.streams[stream], self.tape.first_item[stream]
-        play = self.player.play if self.player is not None and self.player.stream == stream else None
+        answered = self.player.streams if self.player is not None else (-1,)
+        play = self.player.play if self.player is not None and answered[0] == stream else None
+        main = answered[0] if stream in answered[1:] else -1
         waiters, num_items = self._waiters, len(items)
         while (here := done[stream]) < num_items:
             segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
                 if done[other] <= item:
-                    yield self._completion(other, item)
+                    yield (
+                        self._completion(other, item) if other != main else self._followed(stream, main, item)
+                    )
                     if done[stream] != here:  # a player has taken the stream further meanwhile
                         break
             if done[stream] != here:
@@ -190,15 +209,31 @@ class Rank:
                 if waiter is not None:
                     waiter.fire()
 
-    def pass_by(self, streams: Sequence[int], place: Sequence[int]) -> None:
-        """Items of ``streams`` before ``place`` are done, without their coroutines: wake who waits."""
-        done = self.done
+    def pass_by(self, streams: Sequence[int], place: Sequence[int], needed: Sequence[int]) -> None:
+        """Items of ``streams`` before ``place`` are done, without their coroutines: wake who waits.
+
+        ``needed``: what the next item of each stream but the first one, which leads, waits for there.  A
+        stream that sleeps until an item before that is done sleeps on until then.
+        """
+        done, lead = self.done, streams[0]
         for stream, items in zip(streams, place, strict=True):
             done[stream] = items
-        if self._waiters:
-            woken = [key for key in self._waiters if key[0] in streams and key[1] < done[key[0]]]
+        waiters, last = self._waiters, len(self.tape.streams[lead])
+        for stream, number in zip(streams[1:], needed, strict=True):
+            asleep = self._followers.get(stream)
+            if asleep is not None and asleep[0] < done[lead] and number < last:
+                before, wake = asleep
+                signal = waiters[lead, before]
+                if len(signal.callbacks) == 1 and (lead, number) not in waiters:
+                    waiters[lead, number] = waiters.pop((lead, before))
+                else:
+                    signal.callbacks.remove(wake)
+                    self._completion(lead, number).callbacks.append(wake)
+                self._followers[stream] = number, wake
+        if waiters:
+            woken = [key for key in waiters if key[0] in streams and key[1] < done[key[0]]]
             for key in woken:
-                self._waiters.pop(key).fire()
+                waiters.pop(key).fire()
 
     def _fused(self, work: Communication, number: int) -> Coroutine:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""

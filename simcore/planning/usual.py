@@ -47,7 +47,7 @@ def usual_strategy(question: Question) -> tuple[Assumed, ...]:
     Nothing where a degree is said, where no layout fits, or of a list of blocks, whose replicas fill the
     cluster.  InputError where the model itself cannot be.
     """
-    if question.said & LAYOUT:
+    if question.said & LAYOUT or any(key.startswith("parallel.strategy") for key in question.said):
         return ()
     ground = question.ground
     if not isinstance(ground.base.model, ModelSpec):

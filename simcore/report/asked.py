@@ -16,6 +16,7 @@ MATTERS: Final = (
     "training.sharding", "parallel.virtual_stages", "parallel.schedule", "parallel.cp",
 )  # fmt: skip
 _NAMED: Final = 3
+_CLASSES: Final = ("embedding", "dense", "transformer", "expert")
 _DEGREES: Final = ("tp", "cp", "pp", "dp", "ep", "etp")
 
 
@@ -92,7 +93,11 @@ def _parts(info: RunInfo) -> Iterator[str]:
     if training.get("sharding"):
         name = str(training["sharding"])
         some = f" over {parallel['dp_shard']}" if parallel.get("dp_shard") else ""
-        yield f"{name}{some}{_star(info, 'training.sharding')}"
+        if not any(parallel.get("strategy", {}).get(key) for key in _CLASSES[1:]):
+            yield f"{name}{some}{_star(info, 'training.sharding')}"
+    for key in _CLASSES:
+        if said := parallel.get("strategy", {}).get(key):
+            yield f"{key} {said}"
     if (schedule := parallel.get("schedule")) and parallel.get("pp", 1) > 1:
         chunks = parallel.get("virtual_stages", 1)
         chunked = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from simcore.collectives import NcclPlanner
 from simcore.collectives.layout import layout_of
 from simcore.collectives.loads import ring_order, tree_edges, tree_rotations
-from simcore.collectives.ring_search import find_rings
+from simcore.collectives.ring_search import disjoint_paths, find_rings
 from simcore.hardware import Topology, load_cluster
 from tests.hardware.clusters import PCIE, topology
 
@@ -144,3 +146,20 @@ def test_nvls_needs_nvswitch() -> None:
         ranks = range(where.cluster.gpus_per_node)
         plan = NcclPlanner(where, algorithm="nvls").plan("all_reduce", 2**28, ranks)
         assert plan.algorithm in ("ring", "tree")
+
+
+@pytest.mark.parametrize("size", [2, 4, 6, 8])
+def test_paths_through_a_mesh_use_each_link_once(size: int) -> None:
+    members = tuple(range(size))
+
+    class Mesh:
+        def is_joined(self, src: int, dst: int) -> bool:
+            return src != dst
+
+    paths = disjoint_paths(Mesh(), members)  # type: ignore[arg-type]
+    assert all(sorted(path) == list(members) for path in paths)
+    links = [link for path in paths for link in pairwise(path)]
+    assert len(links) == len(set(links)) == size * (size - 1)
+    for end in (0, -1):
+        assert sorted(path[end] for path in paths) == list(members)
+    assert disjoint_paths(Mesh(), members[:-1]) == ()  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcore.cost import KernelShape, RooflineCost
+from simcore.cost.parameters import load_parameters
 from simcore.hardware import load_gpu
 from simcore.popularity import distinct_rows, rows_above, share_of_first
 
@@ -54,6 +55,25 @@ def test_an_update_reads_and_writes_each_row_that_was_met_with_its_state_once(na
     state = 64 * -(-4 * states // 64)
     expected = 2 * (512 + state) * met + 512 * LOOKUPS + 8 * LOOKUPS
     assert COST.work(kernel).hbm_bytes == pytest.approx(expected, rel=1e-6)
+
+
+def test_rows_in_the_hosts_memory_are_fetched_once_and_go_back() -> None:
+    near, far, half = (
+        COST.work(_kernel(f"table_lookup{name}", "lookup_fwd")).sm_s for name in ("", ".uvm=0", ".uvm=0.5")
+    )
+    # All rows alike popular: each that was met comes over PCIe once; with half of the rows in HBM every other
+    # lookup misses.
+    rate = load_parameters("ampere").memory.pcie_bytes_per_s
+    assert far - near == pytest.approx(512 * ROWS * (1 - math.exp(-LOOKUPS / ROWS)) / rate)
+    assert half - near == pytest.approx(512 * LOOKUPS / 2 / rate)
+    popular, cached = (
+        COST.work(_kernel(f"table_lookup.zipf=1.05{name}", "lookup_fwd")).sm_s
+        for name in (".uvm=0", ".uvm=0.1")
+    )
+    assert cached < popular
+    # GH200's host is ten times nearer.
+    chip = RooflineCost(load_gpu("gb200"))
+    assert chip.work(_kernel("table_lookup.uvm=0", "lookup_fwd")).sm_s < far / 4
 
 
 def test_a_sort_reads_and_writes_keys_for_each_byte_of_the_largest() -> None:

@@ -48,8 +48,9 @@ def test_every_profile_loads_and_has_a_source_for_each_number():
     ampere = ("a10", "a100-40", "a100-80", "a100-pcie-40", "a100-pcie-80", "a30", "a40", "a800")
     hopper = ("h100-96gb", "h100-nvl", "h100-pcie", "h100-sxm", "h20", "h200", "h200-nvl", "h800")
     blackwell = ("b200-sxm", "b300-sxm", "gb200", "gb300", "rtx-pro-6000")
+    instinct = ("mi300x", "mi325x", "mi350x", "mi355x")
     small = ("l4", "l40", "l40s", "rtx-a5000", "rtx3090", "rtx4090", "v100", "v100-16")
-    assert set(gpu_names()) == {*ampere, *hopper, *blackwell, *small}
+    assert set(gpu_names()) == {*ampere, *hopper, *blackwell, *instinct, *small}
     assert {"dgx1v", "h100-fat-tree", "hgx4-a100", "h800"} < set(cluster_names())
     for name in gpu_names():
         gpu = load_gpu(name)

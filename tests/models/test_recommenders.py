@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from simcore.errors import InputError
+import simcore
+from simcore.errors import InputError, OutOfMemoryError
 from simcore.hardware import load_cluster
 from simcore.run import Setup, run
 from workloads.jobs import Description, complete
@@ -124,3 +125,12 @@ def test_lists_that_cannot_be_are_refused(blocks: list[Any], told: str) -> None:
 def test_words_that_a_class_does_not_take_are_refused(key: str, said: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         _job(parallel={"strategy": {key: said}})
+
+
+def test_out_of_memory_names_the_table_and_what_would_fit() -> None:
+    # 26 tables of 97.4 GiB in fp32, whole on each of eight GPUs of 80 GiB.
+    job = simcore.describe("dlrm-dcnv2-mlperf", cluster="a100-8", parallel={"strategy": {"embedding": "ddp"}})
+    with pytest.raises(OutOfMemoryError) as told:
+        simcore.simulate(job)
+    assert "tables of rank 0: 97.36 GiB in 26 tables or parts, the largest tables1.0 (40," in str(told.value)
+    assert "would fit: --set parallel.strategy.embedding=mp" in str(told.value)

@@ -16,6 +16,8 @@ from workloads.parallel.placement import PlacedTable, check_plan, placed, views
 GROUPS = ("world", "intra", "inter")
 WAYS = (
     "auto",
+    "balanced",
+    "hierarchical",
     "hybrid",
     "table_wise",
     "row_wise",
@@ -152,3 +154,10 @@ def test_plans_that_cannot_be_are_refused(plan: list[PlacedTable], told: str) ->
     tables = [TableSpec(rows=100, dim=2, name="users"), TableSpec(rows=100, dim=32)]
     with pytest.raises(InputError, match=told):
         check_plan(tables, plan, 4, 2)
+
+
+def test_where_nobody_has_room_each_holds_as_much() -> None:
+    # Sixteen tables of 1 MB on four ranks of 1 kB: four each, not all on the last.
+    tables = [TableSpec(rows=1000, dim=250)] * 16
+    plan = placed(tables, 4, "table_wise", local=4, row_bytes=4, room=1000)
+    assert sorted(rank for one in plan for rank in one.ranks) == sorted(4 * [0, 1, 2, 3])

@@ -25,9 +25,10 @@ def pool() -> Iterator[WorkerPool]:
         yield running
 
 
-def trace(pool: WorkerPool, habit: str, mail: Path, rank: int = 1) -> Any:
+def trace(pool: WorkerPool, habit: str, mail: Path, rank: int = 1, script: str = "habits") -> Any:
     """The RankTrace of one rank of two, and of those whose messages it needs."""
-    rounds = Rounds(pool, lambda _: ScriptJob(SCRIPT, (habit,), world_size=2), mail)
+    job = ScriptJob(SCRIPT.with_stem(script), (habit,), world_size=2)
+    rounds = Rounds(pool, lambda _: job, mail)
     rounds.run([rank])
     return rounds.seen
 
@@ -219,6 +220,36 @@ def test_a_step_that_is_captured_is_a_step(pool: WorkerPool, tmp_path: Path) -> 
     assert names(found).count("aten::addmm") == 1 and "optimizer" in {
         kind for (kind,) in rows(found, "phase")
     }
+
+
+def test_sparse_gradients_are_rows_of_a_table(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "sparse", tmp_path, script="layouts").values()
+    touched = {
+        (name, read, written)
+        for phase, name, read, written in rows(found, "phase", "name", "bytes_read", "bytes_written")
+        if name == "aten::index_add_" and phase == "optimizer"
+    }
+    # A row has 4 floats, its place 8 bytes.  SGD adds six rows; SparseAdam one for each of three words, to
+    # two moments and to the table.
+    assert touched == {("aten::index_add_", 6 * (16 + 8), 6 * 16), ("aten::index_add_", 3 * (16 + 8), 3 * 16)}
+    assert names(found).count("aten::index_add_") == 1 + 3
+    assert names(found).count("coalesceValuesKernel") == 2  # the program's own, SparseAdam's
+    (looked_up,) = [
+        read for name, read in rows(found, "name", "bytes_read") if name == "aten::_embedding_bag"
+    ]
+    assert looked_up == 6 * (16 + 8) + 2 * 8  # rows, their places, where bags begin
+
+
+def test_a_sparse_matrix_multiplies_by_its_entries(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "neighbours", tmp_path, script="layouts").values()
+    product, by_entries = 2 * 4 * 4 * 4, 2 * 5 * 4
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (product + by_entries, product + by_entries)
+
+
+def test_jagged_tensors_attend_within_their_sequences(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "jagged", tmp_path, script="layouts").values()
+    product, scores = 2 * 14 * 32 * 32, 4 * (5 * 5 + 9 * 9) * 32
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (product + scores, product + scores * 5 // 2)
 
 
 def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from workloads.models.spec import ModelSpec
 from workloads.parallel import memory
 from workloads.parallel.check import check_job
 from workloads.parallel.job import FSDP, Job
+from workloads.parallel.members import tables_of
 
 #: Kinds of variants named, of each the one that changes the job least; what is tried for them at most.
 _NAMED = 6
@@ -90,7 +91,24 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
 
 
 def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
-    """The fewest more GPUs, by doubling the stages: as the job is, or else fully recomputed."""
+    """The fewest more GPUs, by doubling the stages: as the job is, or else fully recomputed.
+
+    Where tables are dealt out, more ranks have fewer each, with as many samples on each.
+    """
+    if tables_of(Job.of(job)):
+        for factor in (2, 4, 8, 16, 32, 64):
+            batch = job.training.global_batch * factor
+            more = {"parallel.dp": job.parallel.dp * factor, "training.global_batch": batch}
+            try:
+                peak = peak_bytes(_changed(job, more))
+            except InputError:
+                continue
+            if peak <= available_bytes:
+                gpus = job.parallel.world_size * factor
+                return [
+                    f"would fit on {gpus} GPUs: --set training.global_batch={batch} ({peak / GIB:.1f} GiB)"
+                ]
+        return []
     for factor in (2, 4, 8, 16):
         stages: dict[str, Any] = {"parallel.pp": job.parallel.pp * factor}
         for changes in (stages, {**stages, "training.recompute": "full"}):
@@ -126,6 +144,12 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
     for again in recompute:  # alone, before anything is moved
         if again:
             yield again
+    if tables_of(Job.of(job)):
+        if parallel.strategy.embedding not in ("", "mp"):
+            yield {"parallel.strategy.embedding": "mp"}
+        for way in ("balanced", "row_wise"):
+            if way != parallel.strategy.tables:
+                yield {"parallel.strategy.tables": way}
     alone, together = _degrees(job)
     for degree_change in ({}, *alone):
         for shard_change in sharding:
@@ -169,6 +193,9 @@ def _changed(job: Description, changes: dict[str, Any]) -> Description:
     by_section: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
     for key, value in changes.items():
         section, _, name = key.partition(".")
+        if name.startswith("strategy."):
+            own = {name.partition(".")[2]: value}
+            name, value = "strategy", job.parallel.strategy.model_copy(update=own)
         by_section[section][name] = value
     return replace(
         job,

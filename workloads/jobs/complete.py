@@ -202,8 +202,10 @@ def _usual_preset(said: Mapping[str, Mapping[str, Any]]) -> str:
     if isinstance(blocks, list):
         tables = any(isinstance(one, Mapping) and one.get("block") == "tables" for one in blocks)
         return _TABLES if tables else _IMAGES
-    sharding = str(said["training"].get("sharding", ""))
-    return _TORCH if sharding.startswith("fsdp") else _MEGATRON
+    strategy = said["parallel"].get("strategy")
+    words = str(strategy.get("transformer", "")) if isinstance(strategy, Mapping) else ""
+    sharding = str(said["training"].get("sharding", "")) or words
+    return _TORCH if "fsdp" in sharding else _MEGATRON
 
 
 def _model(

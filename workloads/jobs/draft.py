@@ -61,6 +61,9 @@ class Draft:
             section: {**preset.values(section), **said[section]}
             for section in ("parallel", "training", "software")
         }
+        usual, own = preset.values("parallel").get("strategy"), said["parallel"].get("strategy")
+        if isinstance(usual, Mapping) and isinstance(own, Mapping):
+            self._values["parallel"]["strategy"] = {**usual, **own}
         self._values["software"].setdefault("name", preset.name)
         self._specs: dict[str, BaseModel] = {}  # as they stand, while they stand
 

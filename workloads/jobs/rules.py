@@ -14,6 +14,7 @@ from simcore.memory.lifetimes import PRODUCT_THREADS, product_workspace
 from simcore.tables import names
 from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
+from workloads.jobs.strategies import inner_level, strategies_of_transformers, what_goes_with_shards
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP, MOMENTS
 from workloads.parallel.stages import even_as_possible
@@ -285,6 +286,8 @@ RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
     length,
     precision,
+    inner_level,
+    strategies_of_transformers,
     schedule_of_one_stage,
     sequence_parallelism,
     data_parallelism,
@@ -299,6 +302,7 @@ RULES: Final[tuple[Rule, ...]] = (
     exchange_domain,
     overlap_of_tensor_parallelism,
     casts_to_fp8,
+    what_goes_with_shards,
     workspaces,
     contradictions,
     what_is_left,

@@ -67,6 +67,7 @@ class BlockKind:
     ``write(at, spec)``: the ops of one repetition.  ``layer_class``: whose strategy holds for it.
     ``inputs``: it says what a sample brings along and launches nothing; a GPU trains on as many ``samples``
     of that at once.  ``beside``: what it makes goes not on the main stream.
+    ``splits``: tensor-parallel ranks have parts of its products; of other kinds each has all.
     ``check(spec, where)``: InputError for values that do not fit each other.
     """
 
@@ -77,6 +78,7 @@ class BlockKind:
     inputs: bool = False
     samples: int = 0
     beside: bool = False
+    splits: bool = False
     check: Callable[[Any, str], None] = lambda *_: None
 
 

@@ -9,7 +9,7 @@ from simcore.elementary import plain_sum
 from workloads.models.listed import KINDS, BlockModel, Passage, module_of
 from workloads.models.local import Shard
 from workloads.models.op_tape import Recompute
-from workloads.models.pieces import ModelPiece, ModelPieces
+from workloads.models.pieces import KernelLaunch, ModelPiece, ModelPieces
 from workloads.models.tensors import Tensor
 
 #: Kernels whose flops are the model's.
@@ -85,7 +85,31 @@ def _piece(
         name, at.x, input_bytes=state.x.num_bytes, recompute=again, input_grad=at.trains,
         early_stop=shard.software.recompute_early_stop,
     )  # fmt: skip
-    piece = replace(piece, layer_class=kind.layer_class)
+    piece = _on_groups(replace(piece, layer_class=kind.layer_class), shard, splits=kind.splits)
     beside = tuple((key, tuple(tensors)) for key, tensors in sorted(at.beside.items()))
     own = any(parameter.trainable for parameter in piece.parameters) and not kind.beside
     return piece, _Reached(at.x, at.trains or own, at.scattered, beside)
+
+
+def _on_groups(piece: ModelPiece, shard: Shard, *, splits: bool) -> ModelPiece:
+    """Where classes have strategies, a piece names the groups of its own class."""
+    own = dict(shard.shared).get(piece.layer_class)
+    if own is None:
+        return piece
+    named = {"tp": own.products, "ep": own.owners}
+
+    def moved(kernels: tuple[KernelLaunch, ...]) -> tuple[KernelLaunch, ...]:
+        return tuple(replace(one, group=named.get(one.group, one.group)) for one in kernels)
+
+    # What experts have beside them (routers) is shared as dense layers are.
+    owner = {"dp": "dense" if piece.layer_class == "expert" else piece.layer_class, "expert_dp": "expert"}
+    parameters = tuple(
+        one
+        if one.group == "table"
+        else replace(one, group=owner[one.group], tp_duplicated=one.tp_duplicated or not splits)
+        for one in piece.parameters
+    )
+    return replace(
+        piece, forward=moved(piece.forward), backward=moved(piece.backward),
+        first_forward=moved(piece.first_forward), parameters=parameters,
+    )  # fmt: skip

@@ -22,6 +22,16 @@ NARROW = {"fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1fn_x2"}
 
 
 @dataclass(frozen=True)
+class SharedClass:
+    """How ranks share a class of layers: groups and sizes of tensor parallelism and of experts' owners."""
+
+    products: str = ""
+    num_products: int = 1
+    owners: str = ""
+    num_owners: int = 1
+
+
+@dataclass(frozen=True)
 class Shard:
     """Degrees and sizes as the layers need them.
 
@@ -32,6 +42,7 @@ class Shard:
     ``lora_targets``), or a regular expression over parameter names.  ``scattered``: residual sums lie in
     memory channel by channel, see Note [Order in memory] of ``kinds/patches.py``.  ``views``: by module what
     this rank holds of tables.  ``frozen``: classes of layers that are not trained; ``is_fixed``: this is one.
+    ``shared``: how ranks share each class, where classes have strategies.
     """
 
     micro_batch: int
@@ -60,6 +71,7 @@ class Shard:
     views: tuple[tuple[str, TablesView], ...] = ()
     frozen: tuple[LayerClass, ...] = ()
     is_fixed: bool = False
+    shared: tuple[tuple[LayerClass, SharedClass], ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -116,7 +128,9 @@ class Shard:
 
     def of_class(self, layers: LayerClass) -> Shard:
         """The view of layers of that class."""
-        return replace(self, is_fixed=True) if layers in self.frozen else self
+        found = replace(self, is_fixed=True) if layers in self.frozen else self
+        own = dict(self.shared).get(layers)
+        return found if own is None else replace(found, tp=own.num_products, ep=own.num_owners)
 
     def trains(self, parameter: str) -> bool:
         """Whether the parameter of that name is trained."""

@@ -76,13 +76,15 @@ class TablesView:
 
     ``held``: looked up here and not held by others.  ``copied``: whole on every rank; their gradients are
     added up.  ``keys``: keys on their way to where their rows are, per sample.  ``rows_out``: sums of rows on
-    their way back, in the order in which they go; gradients go the same way in reverse.
+    their way back, in the order in which they go; gradients go the same way in reverse.  ``copies``: the
+    group whose members hold the same, and average it behind each step (TorchRec's DMPCollection.sync).
     """
 
     held: tuple[HeldTable, ...] = ()
     copied: tuple[HeldTable, ...] = ()
     keys: tuple[Exchange, ...] = ()
     rows_out: tuple[Exchange, ...] = ()
+    copies: str = ""
 
     @property
     def is_split(self) -> bool:

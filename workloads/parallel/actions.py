@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from simcore.graph.schedules import Action
 from simcore.graph.template_builder import Source, external
 from workloads.models.pieces import EP_STREAM
-from workloads.parallel import megatron_step, replicated, sharded
+from workloads.parallel import by_class, megatron_step, replicated, sharded
 from workloads.parallel.emit import OpWriter
 from workloads.parallel.job import Job
 from workloads.parallel.passes import Gradients, backward_part
@@ -19,7 +19,7 @@ def write_pass(writer: OpWriter, job: Job, chunk: Chunk, kind: str, *, first: bo
 
     ``first`` and ``last``: of the step's passes of that kind, as :func:`ends_of` has it.
     """
-    body = sharded if job.is_fsdp else replicated
+    body = by_class if job.by_class else sharded if job.is_fsdp else replicated
     gradients: Gradients = "add"
     if job.reduces_at_the_end:
         gradients = "copy" if first else "add"
@@ -36,6 +36,8 @@ def write_pass(writer: OpWriter, job: Job, chunk: Chunk, kind: str, *, first: bo
         body.forward(writer, job, chunk, first=first)
         if scales:
             megatron_step.scale_loss(writer, job)
+    elif job.by_class:
+        by_class.backward(writer, job, chunk, last=last, kernels=kernels)
     elif job.is_fsdp:
         sharded.backward(writer, job, chunk, kernels=kernels, gathers=kind != "W", reduces=complete)
     else:
@@ -77,8 +79,9 @@ def under_way(job: Job, stage: int, *, overlaps: bool) -> list[Source]:
 
 
 def _reductions_under_way(job: Job, stage: int) -> list[Source]:
-    if job.is_fsdp:
-        return [external(stream) for stream in sharded.streams_of(job)]
+    if job.by_class or job.is_fsdp:
+        body = by_class if job.by_class else sharded
+        return [external(stream) for stream in body.streams_of(job)]
     if replicated.reduces_beside(job) and any(
         replicated.reduced_in_backward(job, chunk, last=True) and replicated.buckets_of(job, chunk)
         for chunk in job.chunks[stage]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from simcore.errors import InputError, nearest
 from simcore.graph.size import refuse_too_large
 from simcore.outside import found_in
+from workloads.models.listed import KINDS, BlockModel
 from workloads.models.model import AnyModel
-from workloads.models.pieces import ModelPieces
+from workloads.models.pieces import LayerClass, ModelPieces
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, all_axes
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -20,6 +21,7 @@ def check_job(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -
     _check_size(model, parallel, training)
     _check_order(parallel)
     _check_recomputed(model, training)
+    _check_strategy(model, parallel, training)
     for axis in all_axes():
         axis.check(model, parallel, training)
 
@@ -53,6 +55,36 @@ def _check_size(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec)
         raise InputError(
             f"training.frozen: classes of layers are frozen of lists of blocks, {model.name!r} is a"
             " transformer; nearest: training.trainable, a regular expression over parameter names"
+        )
+
+
+def _check_strategy(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    strategy, ranks = parallel.strategy, parallel.world_size
+    if not strategy.is_said:
+        return
+    if isinstance(model, ModelSpec):
+        raise InputError(
+            f"parallel.strategy: {model.name!r} is a transformer, whose degrees say who shares what; nearest:"
+            " parallel.tp, parallel.dp_shard and training.sharding"
+        )
+    assert isinstance(model, BlockModel)
+    local = min(strategy.local or 8, ranks)
+    if ranks % local:
+        near = max(size for size in range(1, local + 1) if ranks % size == 0)
+        raise InputError(f"strategy.local={local} does not divide {ranks} ranks; nearest: {near}")
+    layers: LayerClass
+    for layers in ("dense", "transformer"):
+        if "tp" in (strategy.words(layers) or ()) and not any(
+            KINDS[block.block].splits and KINDS[block.block].layer_class == layers for block in model.blocks
+        ):
+            raise InputError(
+                f"strategy.{layers}={getattr(strategy, layers)}: {model.name!r} has no {layers} layers whose"
+                f" products split; nearest: strategy.{layers}=fsdp"
+            )
+    if strategy.has_levels and training.sharding != "ddp":
+        raise InputError(
+            f"training.sharding={training.sharding} beside strategies of classes, which say what is in"
+            " shards; nearest: strategy.dense=fsdp"
         )
 
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from simcore.graph.template_builder import Source
 from workloads.models.pieces import KernelLaunch, ModelPiece
+from workloads.models.tables import WIDE_NAMES, weights_of
 from workloads.models.tensors import Tensor, collective, compute
+from workloads.parallel import by_class
 from workloads.parallel.axis import AXES
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import MOMENTS, Job, element_bytes
 from workloads.parallel.megatron_step import adam, clip, side_by_side
+from workloads.parallel.members import tables_of
 from workloads.parallel.muon import newton_schulz
 from workloads.parallel.replicated import DP_STREAM, buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
@@ -20,10 +23,11 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
     """Write the end of a stage's step; ``under_way``: what earlier templates left on other streams."""
     chunks = job.chunks[stage]
     writer.wait_for(*under_way)
-    if not job.is_fsdp:
+    if not (job.is_fsdp or job.by_class):
         stream = DP_STREAM if job.batches_p2p and job.training.overlap_grad_reduce else COMPUTE
         handles = reduce_gradients(writer, job, list(left_over(job, chunks)), stream=stream)
         writer.wait_for(*(handle for handle in handles if stream != COMPUTE))
+    _average_tables(writer, job)
     _sum_duplicated(writer, job, chunks)
     _sum_tied(writer, job, stage)
     if job.training.optimizer == "none":
@@ -48,6 +52,19 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
             axis.end_of_step(writer, job, stage)
 
 
+def _average_tables(writer: OpWriter, job: Job) -> None:
+    """Tables that other ranks hold, too, and have updated for other samples; see ``TablesView.copies``."""
+    for name, block in tables_of(job):
+        view = dict(job.views).get(name)
+        if view is None or not view.copies or not job.shard.of_class("embedding").trains(f"{name}.weight"):
+            continue
+        tensors = weights_of(view.held, WIDE_NAMES[block.dtype])
+        if tensors:
+            whole = Tensor((sum(one.numel for one in tensors),), tensors[0].dtype)
+            launch = collective("all_reduce", whole, view.copies, module=name)
+            writer.kernels([launch], phase="grad_sync")
+
+
 def local_numel(job: Job, stage: int) -> int:
     """Elements whose optimizer states this rank keeps."""
     return owned_numel(job, tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces))
@@ -55,6 +72,8 @@ def local_numel(job: Job, stage: int) -> int:
 
 def owned_numel(job: Job, pieces: tuple[ModelPiece, ...]) -> int:
     """Of ``pieces`` alone."""
+    if job.by_class:
+        return by_class.owned_numel(job, pieces)
     dense, experts = (job.numel(pieces, group, trainable=True) for group in ("dp", "expert_dp"))
     if job.training.sharding == "ddp":
         return dense + experts

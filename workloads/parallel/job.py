@@ -8,16 +8,17 @@ from math import prod
 from typing import Final, Protocol
 
 from workloads.models.build import pieces_of
-from workloads.models.local import DTYPES, Shard
+from workloads.models.local import DTYPES, Shard, SharedClass
 from workloads.models.model import AnyModel
 from workloads.models.offload import offloaded
-from workloads.models.pieces import ModelPiece, ModelPieces
+from workloads.models.pieces import LayerClass, ModelPiece, ModelPieces
 from workloads.models.software import SoftwareSpec
 from workloads.models.tables import TablesView
 from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.mesh import Mesh
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk, chunks_of, split_layers
+from workloads.parallel.strategy import WORDS, Levels, StrategySpec, groups_of
 
 FSDP = ("zero3", "fsdp1", "fsdp2")
 
@@ -93,7 +94,27 @@ class Job:
             tp_overlap=t.tp_overlap, ep_overlap=t.ep_overlap,
             software=self.software, decoder_seq=t.decoder_seq, trainable=t.trainable, lora_rank=t.lora_rank,
             lora_targets=t.lora_targets, optimizer=t.optimizer, views=self.views, frozen=t.frozen,
+            shared=self._shared,
         )  # fmt: skip
+
+    @property
+    def by_class(self) -> bool:
+        """Whether classes of layers have strategies of their own."""
+        return self.parallel.strategy.has_levels
+
+    def levels_of(self, layers: LayerClass) -> Levels:
+        """Who shares a class of layers; all ranks have what no strategy is said of, and tables apart."""
+        return _levels(self.parallel.strategy, layers, self.mesh.local_ranks, self.parallel.world_size)
+
+    @property
+    def _shared(self) -> tuple[tuple[LayerClass, SharedClass], ...]:
+        if not self.by_class:
+            return ()
+        found = ((layers, self.levels_of(layers)) for layers in WORDS)
+        return tuple(
+            (layers, SharedClass(one.products, one.num_products, one.owners, one.num_owners))
+            for layers, one in found
+        )
 
     @cached_property
     def pieces(self) -> ModelPieces:
@@ -205,6 +226,12 @@ class Job:
             for (of, trains), numel in piece.numel.items()
             if of == (group or of) and (group or of != "table") and (trains or not trainable)
         )
+
+
+@lru_cache(maxsize=256)
+def _levels(strategy: StrategySpec, layers: LayerClass, local: int, ranks: int) -> Levels:
+    words = strategy.words(layers) or ("ddp", "ddp")
+    return groups_of(("ddp", "ddp") if layers == "embedding" else words, local, ranks)
 
 
 @lru_cache(maxsize=8)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,18 @@ def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLif
     return _Writer(job, stage, actions).written()
 
 
+class _Events(NamedTuple):
+    """Events of one action in one layer: columns, and what they have in common."""
+
+    storage: IntArray
+    num_bytes: IntArray
+    holder: IntArray
+    action: int
+    layer: int
+    microbatch: int
+    stream: int
+
+
 @dataclass
 class _InFlight:
     """Storages of one microbatch in one chunk: numbers by piece and storage, and what is not yet released."""
@@ -55,7 +68,7 @@ class _Writer:
     job: Job
     stage: int
     actions: Sequence[Action]
-    columns: list[list[IntArray]] = field(default_factory=lambda: [[] for _ in range(7)])
+    events: list[_Events] = field(default_factory=list)
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     next_id: int = 0
     at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
@@ -64,39 +77,35 @@ class _Writer:
     lasts: Container[int] = ()  # places of the last backward of each chunk
     deferred: list[list[int]] = field(default_factory=list)  # what gradients of the head's weight read
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
+    _single: dict[int, IntArray] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
         static = static_memory(self.job, self.stage)
         lasting = LastingStorages(self.job, self.stage, static, self._alloc, self._free)
         lasting.before()
-        begun = len(self.columns[0])
+        begun = len(self.events)
         self._passes()
         if any(action.kind != "F" for action in self.actions):
-            passes = self._since(begun)
+            passes = self.events[begun:]
             self.at = OPTIMIZER, -1
             lasting.step(first=True)
-            stepped = len(self.columns[0])
+            stepped = len(self.events)
             for units in self.sharded.values():
                 units.zero_grad()
-            zeroed = self._since(stepped)
-            self._again(passes)
+            zeroed = self.events[stepped:]
+            self.events += passes  # once more: a released storage's number is free for the next one
             lasting.step(first=False)
-            self._again(zeroed)
-        storage, num_bytes, action_of, layer, holder, microbatch, stream = (
-            np.concatenate(column) if column else np.zeros(0, dtype=np.int64) for column in self.columns
-        )
+            self.events += zeroed
+        none = np.zeros(0, dtype=np.int64)
+        events = self.events or [_Events(none, none, none, 0, 0, 0, 0)]
+        storages, sizes, held_by, *rest = zip(*events, strict=True)
+        storage, num_bytes, holder = (np.concatenate(parts) for parts in (storages, sizes, held_by))
+        counts = [len(part) for part in storages]
+        action_of, layer, microbatch, stream = np.array(rest, dtype=np.int64).repeat(counts, axis=1)
         return StageLifetimes(
             MemoryEvents.of(storage, num_bytes, stream), action_of, layer, holder, microbatch,
             tuple(self.holders), tuple(self.actions),
         )  # fmt: skip
-
-    def _since(self, start: int) -> list[list[IntArray]]:
-        return [column[start:] for column in self.columns]
-
-    def _again(self, events: list[list[IntArray]]) -> None:
-        """The same once more: a released storage's number is free for the next one."""
-        for column, own in zip(self.columns, events, strict=True):
-            column += own
 
     def _passes(self) -> None:
         chunks = self.job.chunks[self.stage]
@@ -182,11 +191,10 @@ class _Writer:
         return self._scripts[key]
 
     def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
-        count = len(script.storage)
-        own = (ids[script.storage], script.num_bytes, *(np.full(count, one) for one in (self.at[0], layer)))
-        of_all = np.full(count, self.at[1]), np.zeros(count, dtype=np.int64)
-        for column, values in zip(self.columns, (*own, script.holder, *of_all), strict=True):
-            column.append(values)
+        action, microbatch = self.at
+        self.events.append(
+            _Events(ids[script.storage], script.num_bytes, script.holder, action, layer, microbatch, 0)
+        )
 
     def _units(self, number: int, chunk: Chunk) -> UnitStorages:
         if number not in self.sharded:
@@ -208,9 +216,16 @@ class _Writer:
         self._event(storage, -1, -1, layer)
 
     def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int = 0) -> None:
-        values = (storage, num_bytes, self.at[0], layer, holder, self.at[1], stream)
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(np.array([value], dtype=np.int64))
+        action, microbatch = self.at
+        of = np.array([storage], dtype=np.int64), self._one(num_bytes), self._one(holder)
+        self.events.append(_Events(*of, action, layer, microbatch, stream))
+
+    def _one(self, value: int) -> IntArray:
+        """A column of one number."""
+        found = self._single.get(value)
+        if found is None:
+            found = self._single[value] = np.array([value], dtype=np.int64)
+        return found
 
     def holder(self, holder: StorageHolder) -> int:
         """Its number."""

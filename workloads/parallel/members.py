@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from simcore.elementary import plain_sum
+from simcore.units import GIB
 from workloads.models.listed import BlockModel, module_of
 from workloads.models.lookups import TablesSpec
-from workloads.models.tables import TableSpec, TablesView, row_bytes, whole_view
+from workloads.models.tables import TablesView, row_bytes, whole_view
 from workloads.parallel.job import Job
 from workloads.parallel.placement import PlacedTable, check_plan, expanded, placed, views
 from workloads.parallel.strategy import StrategySpec, Word
@@ -62,25 +64,56 @@ def plan_of(
     )  # fmt: skip
 
 
+def fullest_tables(job: Job) -> list[str]:
+    """Of the rank whose tables are largest in HBM: how much they are, and the largest of them by name."""
+    blocks = [(name, block) for name, block in tables_of(job) if block.memory == "hbm"]
+    if not blocks:
+        return []
+    ranks, local, strategy = job.parallel.world_size, job.mesh.local_ranks, job.parallel.strategy
+    holders, group = (ranks, local) if strategy.embedding in ("", "mp", "mp.mp") else (0, 0)
+    held: dict[int, list[tuple[float, str]]] = {}
+    for name, block in blocks:
+        tables = expanded(block.tables)
+        plan = plan_of(name, block, holders, strategy, group) if holders > 1 else [
+            PlacedTable(k, "data_parallel", tuple(range(ranks))) for k in range(len(tables))
+        ]  # fmt: skip
+        for one in plan:
+            table = tables[one.table]
+            parts = 1 if one.how in ("data_parallel", "hybrid") else len(one.ranks)
+            size = table.rows * table.dim * row_bytes(block.dtype) / parts
+            title = table.name or f"{name}.{one.table}"
+            said = f"{title} ({table.rows:,} x {table.dim} in {block.dtype}, {one.how}: {size / GIB:.2f} GiB)"
+            for rank in one.ranks:
+                held.setdefault(rank, []).append((size, said))
+    rank, most = max(held.items(), key=lambda item: plain_sum(size for size, _ in item[1]))
+    total = plain_sum(size for size, _ in most) / GIB
+    largest = max(most, key=lambda one: one[0])[1]
+    return [f"tables of rank {rank}: {total:.2f} GiB in {len(most)} tables or parts, the largest {largest}"]
+
+
 @lru_cache(maxsize=64)
 def _views(
     name: str, block: TablesSpec, ranks: int, strategy: StrategySpec, local: int, samples: int
 ) -> Sequence[TablesView]:
     words: tuple[Word, Word] = strategy.words("embedding") or ("mp", "mp")
-    nodes = max(1, ranks // local)
-    inner = "intra" if local < ranks else "world"
-    if words == ("ddp", "ddp"):
+    nodes = ranks // local
+    sizes = (local, nodes)
+    over = [level for level in (0, 1) if words[level] == "mp" and sizes[level] > 1]
+    if not over:
         return [whole_view(block.tables, copied=True)] * ranks
-    tables: Sequence[TableSpec] = expanded(block.tables)
-    if words == ("mp", "mp"):
-        plan = plan_of(name, block, ranks, strategy, local)
-        return views(
-            tables, plan, ranks, local=local, groups=("world", inner, "inter"), samples=samples,
-            popularity=block.popularity,
-        )  # fmt: skip
-    if words == ("mp", "ddp"):
-        plan = plan_of(name, block, local, strategy, local)
-        return views(tables, plan, local, local=local, groups=(inner, inner, "")) * nodes
-    plan = plan_of(name, block, nodes, strategy, 1)
-    once = views(tables, plan, nodes, local=1, groups=("inter", "", "inter"))
-    return [once[rank // local] for rank in range(ranks)]
+    inner = "intra" if nodes > 1 else "world"
+    outer = "inter" if local > 1 else "world"
+    holders, group_ranks = (
+        (ranks, local) if len(over) == 2 else (sizes[over[0]], local if over[0] == 0 else 1)
+    )
+    plan = plan_of(name, block, holders, strategy, group_ranks)
+    every = "world" if len(over) == 2 else (inner, outer)[over[0]]
+    found = views(
+        expanded(block.tables), plan, holders, local=group_ranks, groups=(every, inner, outer),
+        samples=samples, popularity=block.popularity,
+    )  # fmt: skip
+    if len(over) == 2:
+        return found
+    if over == [0]:
+        return [replace(one, copies=outer if nodes > 1 else "") for one in found] * nodes
+    return [replace(found[rank // local], copies=inner if local > 1 else "") for rank in range(ranks)]

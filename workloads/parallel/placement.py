@@ -5,10 +5,11 @@ Note [Placements]
     several), "row_wise" (its rows on all; each adds up what it has, and sums are scattered), "table_row_wise"
     (rows on all ranks of an inner group, or of several), "grid_shard" (columns over groups, rows within
     each), "data_parallel" (on all).  "hybrid": popular rows on all, the others dealt out row by row
-    (HugeCTR's HybridSparseEmbedding).  "auto" balances.  Over several inner groups each table is
-    "table_row_wise", so that only sums of a group leave it; within one, tables too dear for one rank are
-    split by columns, those too large for that by rows; the rest is dealt out, the dearest first, to the rank
-    with the least to do that has room.  A table costs what is read of it and what it hands out.
+    (HugeCTR's HybridSparseEmbedding).  "balanced": tables too dear for one rank are split by columns, those
+    too large for that by rows; the rest is dealt out, the dearest first, to the rank with the least to do
+    that has room.  "hierarchical": each table is "table_row_wise" on as many inner groups as it is dear, so
+    that ranks of a group do as much and only its sums leave it (HugeCTR's hier_auto).  "auto": of these two
+    the one whose busiest rank has less to do.  A table costs what is read of it and what it hands out.
 """
 
 from __future__ import annotations
@@ -81,9 +82,30 @@ def placed(
         ]
     if how == "grid_shard" and num_ranks > 1:
         return out + _by_columns_of_groups(tables, rest, groups, local)
-    if how == "auto" and local > 1 and groups > 1:
-        return sorted(out + _by_groups(tables, rest, groups, local), key=lambda one: one.table)
-    return out + _balanced(tables, rest, num_ranks, how, row_bytes, room)
+    several = local > 1 and groups > 1
+    found = (
+        []
+        if how == "hierarchical" and several
+        else [_balanced(tables, rest, num_ranks, how, row_bytes, room)]
+    )
+    if several and how in ("auto", "hierarchical"):
+        found.append(_by_groups(tables, rest, groups, local))
+    best = min(found, key=lambda plan: _busiest(tables, plan, num_ranks, local))
+    return sorted(out + best, key=lambda one: one.table)
+
+
+def _busiest(tables: Sequence[TableSpec], plan: Sequence[PlacedTable], num_ranks: int, local: int) -> float:
+    """What the busiest rank does for a sample of each rank, in columns read."""
+    off = _SENT_OFF if num_ranks > local else _HANDED_OUT
+    loads = [0.0] * num_ranks
+    for one in plan:
+        table, parts = tables[one.table], len(one.ranks)
+        each = table.dim * (table.pooling + off) / parts
+        if one.how == "table_row_wise":  # sums of a group first
+            each = table.dim * (table.pooling / parts + _HANDED_OUT + off / local)
+        for rank in one.ranks:
+            loads[rank] += each
+    return max(loads)
 
 
 def _by_groups(
@@ -141,14 +163,19 @@ def _balanced(
         one, pieces = tables[k], 1
         most = max(1, one.dim // _FEWEST_COLUMNS)
         size = one.rows * one.dim * row_bytes
-        splits = how in ("auto", "column_wise") and num_ranks > 1
+        splits = how in ("auto", "balanced", "hierarchical", "column_wise") and num_ranks > 1
         while (
             splits
             and 2 * pieces <= min(most, num_ranks)
             and (costs[k] / pieces > fair or (room and size / pieces > room / 2) or how == "column_wise")
         ):
             pieces *= 2
-        if how == "auto" and room and size / pieces > room / 2 and num_ranks > 1:
+        if (
+            how in ("auto", "balanced", "hierarchical")
+            and room
+            and size / pieces > room / 2
+            and num_ranks > 1
+        ):
             out.append(PlacedTable(k, "row_wise", tuple(range(num_ranks))))
             continue
         parts.append((costs[k] / pieces, k, pieces))
@@ -162,7 +189,7 @@ def _balanced(
         aside: list[tuple[float, int]] = []
         while len(chosen) < pieces and heap:
             load, rank = heapq.heappop(heap)
-            if room and held[rank] + each > room and len(heap) >= pieces - len(chosen):
+            if room and held[rank] + each > room:
                 aside.append((load, rank))
                 continue
             chosen.append((load, rank))

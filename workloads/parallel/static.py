@@ -13,6 +13,7 @@ from workloads.models.lookups import STATES
 from workloads.models.pieces import ModelPiece
 from workloads.models.tables import row_bytes, whole_view
 from workloads.models.tensors import Tensor
+from workloads.parallel import by_class
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.members import members_of, tables_of
@@ -87,6 +88,8 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
     numel, trainable = job.numel(pieces), job.numel(pieces, trainable=True)
     owned = local_numel(job, stage) if trainable else 0
     reduced = 0
+    if job.by_class:
+        return _by_class(job, pieces)
     if job.is_fsdp:
         # The master copy among the optimizer's bytes is the sharded parameter.
         frozen = (numel - trainable) // job.mesh.shard_ranks
@@ -121,6 +124,30 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         step=_step(job, owned),
         flat=flat,
         copied=flat if training.engine == "megatron" else 0,
+    )
+
+
+def _by_class(job: Job, pieces: Sequence[ModelPiece]) -> StaticMemory:
+    """Where classes have strategies: shards in fp32 are their own masters, what is whole has a copy."""
+    training, trained = job.training, by_class.owned_numel(job, pieces)
+    states, (weights, moments) = training.optimizer_bytes_per_parameter, table_bytes(job)
+    narrow = training.precision in ("bf16", "fp16", *NARROW) and not job.shard.casts
+    masters = min(states, WIDE) if narrow else 0
+    shards, whole = (
+        by_class.static_numel(job, pieces, in_shards=there, trainable=False) for there in (True, False)
+    )
+    whole_trained = by_class.static_numel(job, pieces, in_shards=False, trainable=True)
+    return StaticMemory(
+        parameters=shards * WIDE + whole * (narrow_bytes(job) if narrow else WIDE) + weights,
+        gradients=trained * element_bytes(training.grad_dtype),
+        reduced=0,
+        masters=whole_trained * masters,
+        moments=trained * (states - masters) + moments,
+        buckets=max((by_class.gathered_bytes(job, chunk) for chunk in job.chunks[0]), default=0),
+        kept=_kept(job, pieces),
+        step=_step(job, trained),
+        flat=0,
+        copied=0,
     )
 
 

@@ -10,6 +10,8 @@ Note [Two levels]
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
@@ -30,7 +32,16 @@ WORDS: Final[dict[LayerClass, tuple[Word, ...]]] = {
 
 #: How tables may be placed where no plan says it table by table.
 Placement = Literal[
-    "auto", "hybrid", "table_wise", "row_wise", "column_wise", "table_row_wise", "grid_shard", "data_parallel"
+    "auto",
+    "balanced",
+    "hierarchical",
+    "hybrid",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "grid_shard",
+    "data_parallel",
 ]
 
 
@@ -66,9 +77,48 @@ class StrategySpec(Frozen):
         return levels_of(of, said) if said else None
 
     @property
+    def has_levels(self) -> bool:
+        """Whether tables are the only ones with a strategy of their own."""
+        return bool(self.dense or self.transformer or self.expert)
+
+    @property
     def is_said(self) -> bool:
         """Whether any class has a strategy of its own."""
-        return bool(self.embedding or self.dense or self.transformer or self.expert)
+        return bool(self.embedding) or self.has_levels
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Groups over which ranks share a class of layers, "" where they do not, and how many members each has.
+
+    ``products``: of tensor parallelism; ``owners``: of experts; ``shards``: of FSDP; ``replicas``: ranks that
+    hold the same.
+    """
+
+    products: str = ""
+    owners: str = ""
+    shards: str = ""
+    replicas: str = ""
+    num_products: int = 1
+    num_owners: int = 1
+    num_shards: int = 1
+
+
+def groups_of(words: tuple[Word, Word], local: int, ranks: int) -> Levels:
+    """Who shares what by the words of a class, on ``ranks`` in groups of ``local``."""
+    sizes = (local, ranks // local)
+
+    def group(taken: Iterable[Word]) -> tuple[str, int]:
+        over = tuple(level for level in (0, 1) if words[level] in taken and sizes[level] > 1)
+        size = 1
+        for level in over:
+            size *= sizes[level]
+        return "" if size == 1 else "world" if size == ranks else ("intra", "inter")[over[0]], size
+
+    products, num_products = group(("tp",))
+    owners, num_owners = group(("mp",))
+    shards, num_shards = group(("fsdp",))
+    return Levels(products, owners, shards, group(("ddp",))[0], num_products, num_owners, num_shards)
 
 
 def levels_of(of: LayerClass, said: str) -> tuple[Word, Word]:

@@ -57,6 +57,7 @@ _ATTENTION = {
     "attention FA2": "flash2",
     "attention FA3": "flash3",
     "attention cuDNN": "cudnn",
+    "attention AITER": "cudnn",  # what Transformer Engine calls fused attention on AMD
 }
 
 
@@ -218,8 +219,9 @@ def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[
         moved = 2 * batch * seq * dim * (heads + 2 * kv_heads)
         cache = KernelShape("kv_write", "copy", dtype, (), (), bytes_read=moved, bytes_written=moved)
         return (cache, forward), flops
-    if columns["pass"] == "fwd+bwd":
-        return (forward, backward), 3.5 * flops
+    passes = {"bwd": ((backward,), 2.5 * flops), "fwd+bwd": ((forward, backward), 3.5 * flops)}
+    if columns["pass"] in passes:
+        return passes[columns["pass"]]
     raise InputError(f"no formula for pass {columns['pass']!r}")
 
 

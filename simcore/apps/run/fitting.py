@@ -136,16 +136,19 @@ def remedies(found: Loaded, scenario: Scenario, available_bytes: int, *, timed: 
     from simcore.apps.run.simulation import setup_of
     from simcore.run import run
     from workloads.jobs.advice import variants_that_fit, what_fits
+    from workloads.parallel.job import Job
+    from workloads.parallel.members import fullest_tables
 
     assert found.description is not None
+    tables = fullest_tables(Job.of(found.description))
     fitting = variants_that_fit(found.description, available_bytes) if timed else []
     fitting = [one for one in fitting if verdict_of(available_bytes, played(one.job)).word != "does not fit"]
     if not fitting:
-        return what_fits(found.description, available_bytes)
+        return [*tables, *what_fits(found.description, available_bytes)]
     setup = replace(setup_of(scenario), noise_sigma=0.0, rank_gpus={})
     before = run(found.graph, found.cluster, setup).step_s
     costs = [(run(one.job.graph(), found.cluster, setup).step_s / before - 1, one) for one in fitting]
-    return [
+    return tables + [
         f"would fit: {one.settings} ({slower:+.1%} time, {one.peak_bytes / GIB:.1f} GiB)"
         for slower, one in sorted(costs, key=lambda pair: pair[0])
     ]

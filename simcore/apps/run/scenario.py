@@ -153,7 +153,7 @@ def resolve_scenario(
         file = _file_of(content, path)
     given_network = _first(network, file.network, "fluid")
     _check_network(given_network)
-    given_settings = {**file.settings, **settings}
+    given_settings = {_section_of_all(key): text for key, text in {**file.settings, **settings}.items()}
     for key in given_settings:
         if key.startswith("network.") and given_network != "packet":
             raise InputError(f"{key} says something about packets: it needs --network packet")
@@ -217,6 +217,11 @@ def _launched(
     hardware = parse_settings({key: text for key, text in settings.items() if key not in overrides}).hardware
     launch = told.on(load_cluster(name, hardware).num_gpus)
     return name, DescribedJob(launch.content, told.where, None, overrides, launch)
+
+
+def _section_of_all(key: str) -> str:
+    """``strategy.dense``, which is a part of the section ``parallel``, written out."""
+    return f"parallel.{key}" if key.partition(".")[0] == "strategy" else key
 
 
 def _of_sections(settings: Mapping[str, str]) -> dict[str, str]:

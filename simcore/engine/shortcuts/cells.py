@@ -92,19 +92,22 @@ class Cells:
     """Chains of a tape for one choice of local streams.
 
     Item ``k`` of the main stream begins cell ``cell[k]`` of chain ``chain[k]`` (-1: none).  ``places`` are
-    where cells begin and the last ones end, one after the other, an item done for each of ``streams``.
+    where cells begin and the last ones end, one after the other, an item done for each of ``streams``;
+    ``needed``, of each of them but the first, the item of the first one that its next item waits for there.
     """
 
     streams: tuple[int, ...]
     places: array[int]
+    needed: array[int]
     chains: list[Chain]
     chain: array[int]
     cell: array[int]
 
-    def at(self, place: int) -> array[int]:
-        """A place."""
+    def at(self, place: int) -> tuple[array[int], array[int]]:
+        """A place, and what is needed there."""
         width = len(self.streams)
-        return self.places[place * width : (place + 1) * width]
+        at, need = place * width, place * (width - 1)
+        return self.places[at : at + width], self.needed[need : need + width - 1]
 
 
 def num_ops(item: Item) -> int:

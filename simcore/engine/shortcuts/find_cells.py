@@ -25,7 +25,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     places = finder.cuts()
     if len(places) < 2:
         nothing = array("i", [-1]) * len(tape.streams[streams[0]])
-        return Cells(streams, array("i"), [], nothing, nothing)
+        return Cells(streams, array("i"), array("i"), [], nothing, nothing)
     closed = finder.are_closed(places)
     goes_on = finder.go_on(places[1:-1])
     first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
@@ -41,7 +41,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     stops = cells_before[ends - 1] + 1 if len(begins) else begins
     finder.number(places)
     chains = [finder.chain(lo, hi, known) for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)]
-    return Cells(streams, finder.places, chains, packed(chain_of), packed(cell_of))
+    return Cells(streams, finder.places, finder.needed, chains, packed(chain_of), packed(cell_of))
 
 
 class _Finder:
@@ -158,6 +158,8 @@ class _Finder:
         self._first_wait = packed(np.stack(first_wait, axis=1).ravel())
         # One after the other, a number for each stream.
         self.places, self._ops = packed(places.ravel()), packed(ops[at].ravel())
+        needed = [needs[places[:, 1 + s]] for s, needs in enumerate(self._needs)]
+        self.needed = packed(np.stack(needed, axis=1).ravel()) if needed else array("i")
         self._launched_by, self._begins = array("q", launched.tobytes()), packed(begins)
         self._ends_watched = np.stack(watched, axis=1).tobytes()
 

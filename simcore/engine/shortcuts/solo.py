@@ -70,7 +70,7 @@ class Solos(Shared):
         if not cells.chains:
             return None
         local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
-        return Solo(self, rank, main, cells, local)
+        return Solo(self, rank, cells, local)
 
 
 def _of_stream(tape: Tape, stream: int, column: BoolArray) -> BoolArray:

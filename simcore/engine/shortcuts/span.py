@@ -74,9 +74,9 @@ class Solo:
     ``by_itself``: item of that stream from which a cell is played event by event, -1: none.
     """
 
-    def __init__(self, shared: Shared, rank: Rank, main: int, cells: Cells, calls: Sequence[Call]) -> None:
+    def __init__(self, shared: Shared, rank: Rank, cells: Cells, calls: Sequence[Call]) -> None:
         self.rank = rank
-        self.stream = main
+        self.streams = cells.streams
         self.cells = cells
         self.by_itself = -1
         self.own = OwnCalls(shared.book, rank)
@@ -251,9 +251,9 @@ class Span(Movable):
         """The streams go on where the next cell begins."""
         solo, chain = self._solo, self._chain
         self._gpu.sleeper = None
-        solo.rank.pass_by(solo.cells.streams, solo.cells.at(chain.place + self._cell))
-        is_last = self._cell == len(chain.pattern.cells)
-        solo.by_itself = -1 if is_last else solo.cells.at(chain.place + self._cell)[0]
+        place, needed = solo.cells.at(chain.place + self._cell)
+        solo.rank.pass_by(solo.cells.streams, place, needed)
+        solo.by_itself = -1 if self._cell == len(chain.pattern.cells) else place[0]
         self.fire()
 
     # -- what others do --------------------------------------------------------------------------

@@ -230,9 +230,9 @@ def test_one_op_of_two_kernels_keeps_their_proportion(tmp_path):
 
 
 def test_what_cannot_be_done(tmp_path):
-    path = trace(tmp_path / "t.json", all_reduce(0, 10, 500, 1), gpu="AMD Instinct MI300X")
+    path = trace(tmp_path / "t.json", all_reduce(0, 10, 500, 1), gpu="AMD Instinct MI250X")
     job = import_traces([path])
-    with pytest.raises(InputError, match="no profile of the recorded GPU 'AMD Instinct MI300X'"):
+    with pytest.raises(InputError, match="no profile of the recorded GPU 'AMD Instinct MI250X'"):
         play_level(job, "communication")
     with pytest.raises(InputError, match="unknown level 'shape'; did you mean 'shapes'"):
         play_level(job, "shape")

@@ -107,7 +107,7 @@ def test_text_has_errors_by_fabric(tmp_path: Path, capsys: pytest.CaptureFixture
         ({"notes": "NCCL_ALGO=nvls NCCL_PROTO=LL"}, "'nvls' does not run under protocol 'LL'"),
         ({"notes": "NCCL_MAX_NCHANNELS=9999"}, "max_channels must be between 1 and 64, not 9999"),
         ({"gpu": "GH200"}, "no profile of GPU 'GH200'; there are gb300"),
-        ({"gpu": "MI300X"}, "no profile of GPU 'MI300X'"),
+        ({"gpu": "MI250X"}, "no profile of GPU 'MI250X'"),
         ({"gpu": ""}, "no profile of GPU ''"),
         ({"nodes": ""}, "nodes = '' is not a number"),
         ({"nodes": 2, "gpus": 17}, "9 GPUs per node, but a h100 node has 8"),

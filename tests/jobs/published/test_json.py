@@ -35,7 +35,7 @@ def test_every_row_has_an_object_and_bad_ones_their_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = {
-        "no gpus": {"gpus": ""}, "no such gpu": {"gpu_type": "MI300X"}, "no such model": {"layers": ""},
+        "no gpus": {"gpus": ""}, "no such gpu": {"gpu_type": "MI250X"}, "no such model": {"layers": ""},
         "experts": {"tp": "3"}, "negative": {"seq": "-1"}, "empty": dict.fromkeys(_GOOD, ""),
     }  # fmt: skip
     rows = [{**_GOOD, **changes, "id": name} for name, changes in bad.items()]
@@ -44,7 +44,7 @@ def test_every_row_has_an_object_and_bad_ones_their_reason(
     *refused, good = found["rows"]
     assert all(row["skipped_reason"] and row["predicted_step_s"] is None for row in refused)
     assert "'gpus' is empty" in refused[0]["skipped_reason"]
-    assert "MI300X" in refused[1]["skipped_reason"]
+    assert "MI250X" in refused[1]["skipped_reason"]
     assert len(found["skipped"]) == len(bad)
     assert good["skipped_reason"] == "" and good["measured_step_s"] == 0.01
     assert good["error"] == pytest.approx(good["predicted_step_s"] / 0.01 - 1)

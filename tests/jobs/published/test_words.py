@@ -104,7 +104,7 @@ def test_over_how_many_ranks_parameters_are_sharded(text: str, ranks: int) -> No
         ({"zero_fsdp": "ZeRO-Offload"}, "outside the GPU"),
         ({"model": "Mamba2-8b"}, "Mamba"),
         ({"model": "Zebra-9"}, "hidden is not given"),
-        ({"gpu_type": "MI300X"}, "no profile for GPU 'MI300X'; known: .*h100"),
+        ({"gpu_type": "MI250X"}, "no profile for GPU 'MI250X'; known: .*h100"),
     ],
 )
 def test_what_is_not_modelled_is_refused_with_its_reason(changes: dict[str, str], words: str) -> None:

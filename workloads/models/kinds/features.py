@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from simcore.errors import InputError
 from workloads.models.autocast import narrowed
 from workloads.models.frozen import Width, WidthOrNone
 from workloads.models.kinds.tables import looked_up
-from workloads.models.linear import Linear, linear
+from workloads.models.linear import Linear, add_bias, linear
 from workloads.models.listed import BlockKind, BlockSpec, Passage, register
 from workloads.models.op_tape import TapedLaunch
 from workloads.models.tensors import Tensor, collective, compute
@@ -52,26 +51,27 @@ def _mlp(at: Passage, spec: MlpSpec) -> None:
 def dense_layer(at: Passage, x: Tensor, width: int, act: Neuron, module: str, number: int = 0) -> Tensor:
     """A linear layer with bias and activation: one kernel behind the product, or none where builds fuse it.
 
-    Over tensor-parallel ranks layers take turns: columns of the first, then rows of the second.
+    Over tensor-parallel ranks layers take turns: columns of the first, then rows of the second; neurons are
+    padded to a multiple of the ranks.
     """
     shard, tape = at.shard, at.tape
     if shard.tp == 1:
         y = linear(tape, shard, x, width, Linear(module, bias=True, fp8=False))
         return neuron(at, y, act, module)
-    if width % shard.tp:
-        raise InputError(f"{module}: tensor parallelism of {shard.tp} does not divide {width} neurons")
+    each = -(-width // shard.tp)
     if number % 2 == 0:
         whole = x.like(x.shape[0] * shard.tp, x.shape[1])
         op = tape.op()
         op.launch(TapedLaunch(collective("all_gather", whole, "tp", module=module)))
         op.back(collective("reduce_scatter", whole, "tp", module=module), "input")
-        y = linear(tape, shard, whole, width // shard.tp, Linear(module, bias=True, fp8=False))
+        y = linear(tape, shard, whole, each, Linear(module, bias=True, fp8=False))
         return neuron(at, y, act, module)
     y = linear(tape, shard, x, width, Linear(module, bias=False, fp8=False))
     part = y.like(y.shape[0] // shard.tp, width)
     op = tape.op()
     op.launch(TapedLaunch(collective("reduce_scatter", y, "tp", module=module)))
     op.back(collective("all_gather", y, "tp", module=module))
+    add_bias(tape, shard, part, Linear(module, bias=True, fp8=False), duplicated=True)
     return neuron(at, part, act, module)
 
 
@@ -144,6 +144,6 @@ def _click(at: Passage, spec: ClickSpec) -> None:
 
 
 register(BlockKind("features", FeaturesSpec, _features, inputs=True, samples=4096))
-register(BlockKind("mlp", MlpSpec, _mlp))
+register(BlockKind("mlp", MlpSpec, _mlp, splits=True))
 register(BlockKind("concat", ConcatSpec, _concat))
 register(BlockKind("click", ClickSpec, _click))

@@ -7,7 +7,7 @@ from workloads.models.autocast import narrowed
 from workloads.models.frozen import Layers, Width, WidthOrNone
 from workloads.models.kinds.features import joined, whole_batch
 from workloads.models.kinds.tables import looked_up
-from workloads.models.linear import Linear, linear
+from workloads.models.linear import Linear, add_bias, linear
 from workloads.models.listed import BlockKind, BlockSpec, Passage, register
 from workloads.models.lookups import leaves_rows
 from workloads.models.op_tape import TapedLaunch
@@ -92,6 +92,7 @@ def _cross(at: Passage, spec: CrossSpec) -> None:
             op = tape.op()
             op.launch(TapedLaunch(collective("reduce_scatter", y, "tp", module=module)))
             op.back(collective("all_gather", y, "tp", module=module))
+            add_bias(tape, shard, x, Linear(f"{module}.v", bias=True, fp8=False), duplicated=True)
     else:
         y = linear(tape, shard, y, x.shape[1] // shard.tp, Linear(f"{module}.w", bias=True, fp8=False))
         whole_batch(at, y)
@@ -248,7 +249,7 @@ def _check_experts(spec: ExpertsMlpSpec, where: str) -> None:
 
 
 register(BlockKind("dot", DotSpec, _dot))
-register(BlockKind("cross", CrossSpec, _cross))
+register(BlockKind("cross", CrossSpec, _cross, splits=True))
 register(BlockKind("gmf", GmfSpec, _gmf))
 register(BlockKind("fold", FoldSpec, _fold))
 register(BlockKind("tokens", TokensSpec, _tokens))

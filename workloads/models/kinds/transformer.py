@@ -51,7 +51,14 @@ def _layer(at: Passage, spec: TransformerSpec) -> None:
         raise InputError(
             f"{at.module}: hidden={spec.hidden}, but its tokens are {width} wide; nearest: {width}"
         )
-    shard = replace(at.shard, micro_batch=batch, seq=tokens, scattered=at.scattered)
+    tp = at.shard.tp  # samples of that many ranks, of whose tokens each has its own
+    if spec.heads % tp:
+        near = max(size for size in range(1, spec.heads + 1) if spec.heads % size == 0 and tp % size == 0)
+        raise InputError(f"{at.module}: {spec.heads} heads on {tp} ranks of strategy.transformer=tp; nearest:"
+                         f" strategy.local={near}")  # fmt: skip
+    shard = replace(
+        at.shard, micro_batch=batch * tp, seq=tokens, scattered=at.scattered, sequence_parallel=tp > 1
+    )
     stream = x.like(batch * tokens, width)
     for number in range(spec.parallel):
         name = f"{at.module}.{number}" if spec.parallel > 1 else at.module
@@ -62,4 +69,4 @@ def _check(spec: TransformerSpec, where: str) -> None:
     check_model(spec.as_model(), where)
 
 
-register(BlockKind("transformer", TransformerSpec, _layer, "transformer", check=_check))
+register(BlockKind("transformer", TransformerSpec, _layer, "transformer", splits=True, check=_check))

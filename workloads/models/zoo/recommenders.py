@@ -49,10 +49,12 @@ _META: Final = {
 def recommender(
     tables: Sequence[Block], *, bottom: Sequence[int] = _BOTTOM, top: Sequence[int] = _TOP, dense: int = 13,
     interaction: Sequence[Block] = (), dtype: str = "fp32", popularity: float = 0.0, pad: int = 8,
+    optimizer: str = "",
 ) -> list[Block]:  # fmt: skip
     """Features and tables, what brings them together, and a network that ends in a click."""
     found: list[dict[str, Any]] = [{"block": "features", "width": dense}]
-    found.append({"block": "tables", "tables": list(tables), "dtype": dtype, "popularity": popularity})
+    found.append({"block": "tables", "tables": list(tables), "dtype": dtype, "popularity": popularity,
+                  **({"optimizer": optimizer} if optimizer else {})})  # fmt: skip
     if bottom:
         found.append({"block": "mlp", "widths": list(bottom), "pad": min(pad, dense) or 1, "name": "bottom"})
     found += [dict(one) for one in interaction or ({"block": "dot", "pad": 8},)]
@@ -121,7 +123,8 @@ def wide_and_deep(widths: Sequence[int]) -> list[Block]:
 def _meta(key: str, kind: str) -> list[Block]:
     """Dense layers before and behind the tables; a transformer over features, or experts behind them.
 
-    How rows meet is published nowhere: they are added up to the networks' width.
+    How rows meet is published nowhere: they are added up to the networks' width.  Tables are updated by
+    row-wise Adagrad, as ZionEX does (arXiv 2104.05158, section 4.1.4).
     """
     count, rows, dim, lookups, layers, neurons = _META[key]
     tables = [{"rows": rows, "dim": dim, "pooling": lookups, "count": count}]
@@ -133,12 +136,10 @@ def _meta(key: str, kind: str) -> list[Block]:
         between = [{"block": "tokens", "width": 512, "tokens": 80, "folds": True}, attention, folded]
     if kind == "_moe":
         between += [{"block": "experts", "experts": 16, "active": 2, "widths": network}]
-        return recommender(
-            tables, bottom=network, top=(), dense=neurons, interaction=between, dtype="fp16", pad=1
-        )
     return recommender(
-        tables, bottom=network, top=network, dense=neurons, interaction=between, dtype="fp16", pad=1
-    )
+        tables, bottom=network, top=() if kind == "_moe" else network, dense=neurons, interaction=between,
+        dtype="fp16", pad=1, optimizer="rowwise_adagrad",
+    )  # fmt: skip
 
 
 _NAMES: Final = (

@@ -93,6 +93,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         finder,
         flex_attention,
         hub_kernels,
+        jagged_tensors,
         older_torch,
         torchvision_ops,
         triton,
@@ -120,6 +121,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "kernels": hub_kernels.take_over,
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
+            "torch.nested._internal.nested_tensor": jagged_tensors.install,
             "torchvision.extension": torchvision_ops.declare,
         }
     )

@@ -50,6 +50,9 @@ _OVERWRITE = frozenset(
 #: Operators that pick entries of their first tensor: they read as much of it as they write.
 _GATHER = frozenset({"aten::embedding", "aten::index", "aten::gather", "aten::index_select"})
 
+#: Operators that add up rows of their first tensor, one for each entry of the second.
+_BAGS = frozenset({"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
+
 #: Operators that look up an entry per row of the argument at this place, and read no more of it.
 _LOOKED_UP = {"aten::nll_loss_forward": 0, "aten::nll_loss_backward": 1}
 
@@ -201,6 +204,10 @@ class AtenOp:
             ), written
         if self.base in _GATHER:
             return written + sum(map(touched_bytes, inputs[1:])), written
+        if self.base in _BAGS:
+            table, entries = inputs[:2]
+            row = touched_bytes(table) // max(1, table.shape[0])
+            return entries.numel() * row + sum(map(touched_bytes, inputs[1:])), written
         if self.base in _LOOKED_UP:
             skipped = _LOOKED_UP[self.base]
             inputs = [tensor for place, tensor in enumerate(inputs) if place != skipped]

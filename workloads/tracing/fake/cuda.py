@@ -150,6 +150,12 @@ def _patch_queries() -> None:
         is_bf16_supported=_always(True),
         can_device_access_peer=_always(True),
         ipc_collect=_always(None),
+        # Of a busy GPU, for logs: percent, degrees Celsius, milliwatts, MHz.
+        utilization=_always(100),
+        memory_usage=_always(100),
+        temperature=_always(60),
+        power_draw=_always(700_000),
+        clock_rate=_always(1980),
     )
     nvtx = torch.cuda.nvtx
     _set(nvtx, range_push=_always(0), range_pop=_always(0), mark=_always(None), range=_nvtx_range)

@@ -120,6 +120,16 @@ def _equal(_mode: FakeTensorMode, _func: Any, left: torch.Tensor, right: torch.T
         return torch.equal(values[0], values[1])
 
 
+def _allclose(
+    _mode: FakeTensorMode, _func: Any, left: torch.Tensor, right: torch.Tensor, *args: Any, **kwargs: Any
+) -> bool:
+    values = values_of(left), values_of(right)
+    if values[0] is None or values[1] is None:
+        return bool(_answer("item", left, True))
+    with torch._C._DisableTorchDispatch():
+        return torch.allclose(values[0], values[1], *args, **kwargs)
+
+
 def _nonzero(mode: FakeTensorMode, _func: Any, mask: torch.Tensor) -> torch.Tensor:
     with mode:
         return mask.new_empty((num_selected(mask), mask.dim()), dtype=torch.int64)
@@ -223,6 +233,7 @@ def install() -> None:
     aten = torch.ops.aten
     implementations[aten._local_scalar_dense.default] = lambda _mode, _func, tensor: read_scalar(tensor)
     implementations[aten.equal.default] = _equal
+    implementations[aten.allclose.default] = _allclose
     implementations[aten.nonzero.default] = _nonzero
     implementations[aten.masked_select.default] = _masked_select
     for operator in (aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default):

@@ -2,11 +2,14 @@
 
 A script that ``torchrun`` does not start may start one process per GPU itself, by
 ``torch.multiprocessing.spawn`` or one ``Process`` after the other, each with its number first.  Here the rank
-with that number among those of its node calls the function itself, and no process is started.
+with that number among those of its node calls the function itself, and no process is started.  Other
+processes (a loader's, a server of shared objects) are forks, however the script wants them started: a new
+interpreter would not find what is stood in for here.
 """
 
 from __future__ import annotations
 
+import multiprocessing.context
 import multiprocessing.process
 import sys
 from collections.abc import Callable
@@ -59,6 +62,7 @@ def _start(original: Callable[..., None]) -> Callable[..., None]:
     def start(self: Any) -> None:
         number = self._args[0] if self._args else None
         if type(number) is not int or self._target is None or self.daemon or dist.is_initialized():
+            self._Popen = multiprocessing.context.ForkProcess._Popen
             original(self)
             return
         local, ranks = process_groups.place_on_node

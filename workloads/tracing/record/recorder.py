@@ -20,6 +20,7 @@ from workloads.tracing.fake import (
     host_tensors,
     host_values,
     known_values,
+    sparse_tensors,
     storages,
     streams,
 )
@@ -106,6 +107,16 @@ class Recorder(OpLog, TorchDispatchMode):
                 return operator.made_of(*args, **kwargs)
             finally:
                 _pop_mode()
+        apart = sparse_tensors.takes_apart(operator.base, args)
+        if apart is not None:
+            _push_mode(self)
+            try:
+                return apart(*args, func=func, **kwargs)
+            finally:
+                _pop_mode()
+        if operator.base == "aten::_sparse_coo_tensor_with_dims_and_tensors" and of_shapes:
+            coalesced = bool(kwargs.get("is_coalesced"))
+            return sparse_tensors.made(func(*args, **kwargs), *args[3:5], coalesced=coalesced)
         if operator.base.startswith("c10d::"):
             return self.communication.call(operator.base.removeprefix("c10d::"), args)
         if operator.base.startswith("_c10d_functional::"):

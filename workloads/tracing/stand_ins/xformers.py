@@ -281,6 +281,8 @@ _MODULES: dict[str, dict[str, Any]] = {
     },
     "xformers.ops.fmha": _ATTENTION,
     "xformers.ops.fmha.attn_bias": _BIASES,
+    # Programs compare operators with it.
+    "xformers.ops.fmha.flash": {"FwOp": type("FwOp", (), {"OPERATOR": None})},
     "xformers.ops.swiglu_op": {"SwiGLU": SwiGLU},
     "xformers.profiler": _PROFILER,
 }
@@ -295,7 +297,7 @@ def submodules(name: str) -> tuple[str, ...]:
     """Modules that the import of ``name`` imports."""
     if name == "xformers.ops":
         _declare_operators()
-        return ("xformers.ops.fmha", "xformers.ops.fmha.attn_bias", "xformers.ops.swiglu_op")
+        return tuple(one for one in _MODULES if one.startswith("xformers.ops."))
     return ()
 
 

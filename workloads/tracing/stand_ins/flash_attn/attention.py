@@ -61,7 +61,7 @@ def flash_attn_varlen_func(
     block_table: torch.Tensor | None = None,  # noqa: ARG001
 ) -> Any:
     """``flash_attn.flash_attn_varlen_func``: sequences one behind the other, (tokens, heads, width)."""
-    scores, windowed = _packed_scores(
+    scores, windowed = packed_scores(
         q, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window_size
     )
     return _attend(q, k, v, _kernel(causal and not windowed), scores, return_attn_probs)
@@ -162,7 +162,7 @@ def _flash_attn_varlen_forward(
 ) -> Any:
     """As :func:`_flash_attn_forward`, over packed sequences."""
     window = (window_size_left, window_size_right)
-    scores, windowed = _packed_scores(
+    scores, windowed = packed_scores(
         q, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window
     )
     return (*_forward(q, k, v, _kernel(causal and not windowed), scores), *_nothing(q))
@@ -195,7 +195,7 @@ def _flash_attn_varlen_backward(
 ) -> torch.Tensor:
     """As :func:`_flash_attn_backward`, over packed sequences."""
     window = (window_size_left, window_size_right)
-    scores, windowed = _packed_scores(
+    scores, windowed = packed_scores(
         q, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window
     )
     kernel = _kernel(causal and not windowed)
@@ -226,7 +226,7 @@ def _padded_scores(
     return q.shape[0] * q.shape[2] * each, seen is not None
 
 
-def _packed_scores(
+def packed_scores(
     q: torch.Tensor,
     ends_q: torch.Tensor,
     ends_k: torch.Tensor,
