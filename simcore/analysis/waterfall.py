@@ -14,7 +14,7 @@ Note [Waterfall]
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,11 +25,14 @@ from simcore.analysis.intervals import IntArray, Intervals
 from simcore.analysis.totals import told_apart
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.info import RunInfo
-from simcore.timeline.reader import RankRows
+from simcore.timeline.reader import RankRows, Timeline
 from simcore.units import PS_PER_S
 
 BoolArray = npt.NDArray[np.bool_]
 
+COLUMNS: Final = (
+    "stage", "kind", "phase", "group", "flops", "bytes", "ready_ps", "start_ps", "end_ps", "alone_ps",
+)  # fmt: skip
 #: Parts in their order, with what they are.
 PARTS: Final = {
     "ideal": "model flops at the datasheet's peak",
@@ -71,39 +74,16 @@ class Waterfall:
         return {name: ps / self.num_ranks / PS_PER_S for name, ps in self.gpu_ps.items() if ps}
 
 
-@dataclass(frozen=True)
-class RankWork:
-    """What analyses ask of a rank's rows: masks of its kernels, of what communicates, and of messages among
-    that; its times, ps, and when kernels and communication are under way.
-    """
-
-    rows: RankRows
-    compute: BoolArray
-    communication: BoolArray
-    p2p: BoolArray
-    ready: IntArray
-    start: IntArray
-    end: IntArray
-    computing: Intervals
-    communicating: Intervals
-
-    @classmethod
-    def of(cls, rows: RankRows) -> RankWork:
-        """From rows with kinds and times."""
-        compute, communication = rows.are("kind", COMPUTE_KINDS), rows.are("kind", COMMUNICATION_KINDS)
-        start, end = rows.ints("start_ps"), rows.ints("end_ps")
-        return cls(
-            rows, compute, communication, rows.are("kind", P2P_KINDS), rows.ints("ready_ps"), start, end,
-            Intervals.union(start[compute], end[compute]),
-            Intervals.union(start[communication], end[communication]),
-        )  # fmt: skip
-
-
-def waterfall_of(parts: Mapping[str, int], info: RunInfo) -> Waterfall:
-    """Where a run's step goes, from the :func:`parts_of` all its ranks; see Note [Waterfall]."""
-    found = defaultdict(int, parts)
+def waterfall(timeline: Timeline) -> Waterfall:
+    """Where a run's step goes; see Note [Waterfall]."""
+    info = timeline.info
+    found: dict[str, int] = defaultdict(int)
+    for rows in timeline.representatives(COLUMNS):
+        for name, ps in _of_rank(rows, info).items():
+            found[name] += ps * rows.num_ranks
     _split_products(found, info)
-    return Waterfall({name: found.get(name, 0) for name in PARTS}, info.step_ps, info.workload.world_size)
+    parts = {name: found.get(name, 0) for name in PARTS}
+    return Waterfall(parts, info.step_ps, info.workload.world_size)
 
 
 def axis_of(group: str, phase: str, kind: str) -> str:
@@ -117,15 +97,21 @@ def axis_of(group: str, phase: str, kind: str) -> str:
     return "data" if phase == "grad_sync" else "other"
 
 
-def parts_of(seen: RankWork, info: RunInfo) -> dict[str, int]:
+def _of_rank(rows: RankRows, info: RunInfo) -> dict[str, int]:
     """Parts of one rank's step, ps; "products" holds all of the model's products yet."""
     step_ps = info.step_ps
-    rows, compute, communication = seen.rows, seen.compute, seen.communication
-    ready, start = seen.ready, seen.start
+    start, end = rows.ints("start_ps"), rows.ints("end_ps")
+    kinds, kind_names = rows.strings("kind")
+    compute = _among(kinds, kind_names, COMPUTE_KINDS)
+    communication = _among(kinds, kind_names, COMMUNICATION_KINDS)
     found: dict[str, int] = defaultdict(int)
 
+    computing = Intervals.union(start[compute], end[compute])
     own, contended = _claimed(rows, compute, None)
-    model, again = rows.are("phase", _MODEL_PHASES)[compute], rows.are("phase", ("recompute",))[compute]
+    phases, phase_names = rows.strings("phase")
+    phases = phases[compute]
+    model = _among(phases, phase_names, _MODEL_PHASES)
+    again = _among(phases, phase_names, ("recompute",))
     products = model & _by_products(rows, compute, info)
     found["products"] = int(own[products].sum())
     found["memory_bound"] = int(own[model & ~products].sum())
@@ -133,19 +119,23 @@ def parts_of(seen: RankWork, info: RunInfo) -> dict[str, int]:
     found["optimizer"] = int(own[~model & ~again].sum())
     found["kernel_contention"] = int(contended.sum())
 
-    own, contended = _claimed(rows, communication, seen.computing)
+    own, contended = _claimed(rows, communication, computing)
     found["communication_contention"] = int(contended.sum())
     axes, axis = communication_by_axis(rows, communication)
     for number, name in enumerate(axes):
         found[name] += int(own[axis == number].sum())
 
-    idle = seen.computing.joined(seen.communicating).rest_of(step_ps)
+    ready = rows.ints("ready_ps")
+    p2p = _among(kinds, kind_names, P2P_KINDS)
+    moving = Intervals.union(start[communication], end[communication])
+    idle = computing.joined(moving).rest_of(step_ps)
     stages = info.workload.dims.get("pp", 1) > 1
-    last = int(seen.end[compute | communication].max(initial=0))
+    work = compute | communication
+    last = int(end[work].max(initial=0))
     behind = Intervals(np.array([last]), np.array([step_ps])) if last < step_ps else Intervals.none()
-    messages = Intervals.union(ready[seen.p2p], start[seen.p2p])
+    messages = Intervals.union(ready[p2p], start[p2p])
     awaited = messages.joined(behind) if stages else messages
-    others = communication & ~seen.p2p
+    others = communication & ~p2p
     peers = Intervals.union(ready[others], start[others])
     peers = peers if stages else peers.joined(behind)
     bubble = awaited.overlap(idle)
@@ -187,20 +177,29 @@ def _claimed(rows: RankRows, chosen: BoolArray, taken: Intervals | None) -> tupl
     to the time that they cover.
     """
     start, end = rows.ints("start_ps")[chosen], rows.ints("end_ps")[chosen]
+    theirs = claimed(start, end, taken)
+    length = end - start
+    alone = rows.ints("alone_ps")[chosen]
+    share = np.divide(length - alone, length, out=np.zeros(len(length)), where=length > 0)
+    contended = np.rint(theirs * share).astype(np.int64)
+    return theirs - contended, contended
+
+
+def claimed(start: IntArray, end: IntArray, taken: Intervals | None = None) -> IntArray:
+    """Of ops, in their order: time that is counted as theirs, ps.
+
+    A moment of several goes to the one that began first; one that is ``taken`` already to none.
+    """
     order = np.argsort(start, kind="stable")
     first, last = start[order], end[order]
     reach = np.maximum.accumulate(np.concatenate([[0], last]))[:-1]
     begin = np.minimum(np.maximum(first, reach), last)
-    claimed = last - begin
+    found = last - begin
     if taken is not None:
-        claimed = claimed - (taken.covered_until(last) - taken.covered_until(begin))
-    length = last - first
-    alone = rows.ints("alone_ps")[chosen][order]
-    share = np.divide(length - alone, length, out=np.zeros(len(length)), where=length > 0)
-    contended = np.rint(claimed * share).astype(np.int64)
-    own, slowed = np.empty_like(claimed), np.empty_like(claimed)
-    own[order], slowed[order] = claimed - contended, contended
-    return own, slowed
+        found = found - (taken.covered_until(last) - taken.covered_until(begin))
+    theirs = np.empty_like(found)
+    theirs[order] = found
+    return theirs
 
 
 def _by_products(rows: RankRows, compute: BoolArray, info: RunInfo) -> BoolArray:
@@ -220,3 +219,7 @@ def communication_by_axis(rows: RankRows, communication: BoolArray) -> tuple[lis
     axes = [axis_of(*key) for key in keys]
     names = list(dict.fromkeys(axes))
     return names, np.array([names.index(axis) for axis in axes], dtype=np.int64)[number]
+
+
+def _among(codes: npt.NDArray[np.int32], names: list[str], wanted: Iterable[str]) -> BoolArray:
+    return np.isin(codes, [code for code, name in enumerate(names) if name in set(wanted)])

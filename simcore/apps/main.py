@@ -8,6 +8,7 @@ import typer
 
 from simcore import __version__
 from simcore.apps.bench.command import app as bench
+from simcore.apps.diagnose.command import diagnose
 from simcore.apps.errors import as_app
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.profile.command import profile_gpu
@@ -29,8 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    run_sim, plan, sweep, report, compare, replay, export_chakra, validate, calibrate, fidelity_study,
-    contention_study, bandwidth_study, profile_gpu,
+    run_sim, plan, sweep, report, compare, replay, diagnose, export_chakra, validate, calibrate,
+    fidelity_study, contention_study, bandwidth_study, profile_gpu,
 ):  # fmt: skip
     app.command()(command)
 app.command("list")(list_names)

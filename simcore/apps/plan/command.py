@@ -42,9 +42,7 @@ def plan(
     ] = "time",
     prices: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|aws|azure|gcp", help="What GPUs cost an hour (docs/planning.md): also say costs."
-        ),
+        typer.Option(metavar="FILE|aws", help="What GPUs cost an hour (docs/planning.md): also say costs."),
     ] = None,
     global_batch: Annotated[int | None, typer.Option(help="Samples of a step.")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sample.")] = None,
@@ -52,8 +50,7 @@ def plan(
         str,
         typer.Option(
             metavar="AXES",
-            help="Axes to search, with values if not all: tp,pp=1:2:4,recompute; usual: those of the default,"
-            " as in usual,recompute_layers; all: every one there is."
+            help="Axes to search, with values if not all: tp,pp=1:2:4,recompute; all: every one there is."
             " Default: those of docs/planning.md that the job leaves open.",
         ),
     ] = "",
@@ -95,8 +92,8 @@ def plan(
     import sys
     import time
 
-    from simcore.apps.amounts import seconds_of, tokens_of
     from simcore.apps.errors import INTERRUPTED
+    from simcore.apps.plan.amounts import seconds_of, tokens_of
     from simcore.apps.plan.answer import Answer, answered
     from simcore.apps.plan.asking import PlanRequest, asked, checked_limits, checked_objective, clusters_asked
     from simcore.apps.plan.files import BEST, TRIALS

@@ -15,16 +15,17 @@ _ANOTHER_MACHINE = ("rank.", "node.", "link.", "noise.", "gpu.")
 
 def stated_band(
     step_s: float, workload: Workload, gpu: GpuSpec, *,
-    settings: Mapping[str, str], network: str, edited: bool = False,
+    settings: Mapping[str, str], network: str, edited: bool = False, ruled: bool = False,
 ) -> tuple[StepBand, tuple[NearestRun, ...]]:  # fmt: skip
     """Band and nearest measured runs of a step of ``step_s`` seconds on ``gpu``.
 
-    ``settings`` as given (``--set``); ``edited``: the workload is not as it was traced or described.
+    ``settings`` as given (``--set``); ``edited``: the workload is not as it was traced or described;
+    ``ruled``: rules of the user's own change what it issues.
     """
     from workloads.evidence import interval, workload_features  # only runs that finish need it
 
     stated = interval(
-        workload_features(dataclasses.asdict(workload), gpu.name, gpu.die or gpu.name, edited=edited)
+        workload_features(dataclasses.asdict(workload), gpu.name, gpu.die or gpu.name, edited=edited or ruled)
     )
     band = StepBand(
         low_s=step_s * stated.low_factor,
@@ -32,7 +33,7 @@ def stated_band(
         level=stated.level,
         runs=stated.runs,
         widened=stated.widened,
-        reasons=(*stated.reasons, *_not_covered(settings, network, edited)),
+        reasons=(*stated.reasons, *_not_covered(settings, network, edited=edited, ruled=ruled)),
     )
     nearest = tuple(
         NearestRun(
@@ -50,7 +51,7 @@ def stated_band(
     return band, nearest
 
 
-def _not_covered(settings: Mapping[str, str], network: str, edited: bool) -> Iterable[str]:
+def _not_covered(settings: Mapping[str, str], network: str, *, edited: bool, ruled: bool) -> Iterable[str]:
     changed = [
         key
         for key, value in settings.items()
@@ -61,5 +62,8 @@ def _not_covered(settings: Mapping[str, str], network: str, edited: bool) -> Ite
         yield f"the band does not cover {shown}: nobody measured such a machine"
     if network != "fluid":
         yield f"the band is that of the fluid network, not of {network}"
-    if edited:
-        yield "the band does not cover edits: it is that of a job which is described so from the start"
+    if edited or ruled:
+        changed_by = " and ".join(["edits"] * edited + ["rules"] * ruled)
+        yield (
+            f"the band does not cover {changed_by}: it is that of a job which is described so from the start"
+        )

@@ -147,7 +147,7 @@ def run_scenario(
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
         band, nearest = stated_band(
             s_from_ps(result.step_ps), graph.workload, cluster.gpu,
-            settings=settings.given, network=scenario.network, edited=bool(done or rules),
+            settings=settings.given, network=scenario.network, edited=bool(done), ruled=bool(rules),
         )  # fmt: skip
         facts = dataclasses.replace(
             facts,
@@ -204,7 +204,7 @@ def run_scenario(
             from simcore.report.page import PAGE_FILE, write_page
 
             with stages.stage("writing the page"):
-                timeline.info = info
+                timeline = Timeline.open(folder, finished=False)
                 write_page(timeline, analysis, folder / PAGE_FILE)
     return FinishedRun(
         out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered

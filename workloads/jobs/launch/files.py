@@ -16,6 +16,7 @@ from workloads.jobs.complete import Description
 from workloads.jobs.draft import Assumed
 from workloads.jobs.launch.deepspeed import DEEPSPEED
 from workloads.jobs.launch.dialect import Dialect, Launch, read_words, written
+from workloads.jobs.launch.logged import logged_launch
 from workloads.jobs.launch.megatron import MEGATRON
 from workloads.jobs.launch.options import Words, whole
 from workloads.jobs.launch.overrides import MEGATRON_BRIDGE, NEMO
@@ -108,8 +109,15 @@ class Told:
         return Launch(content, found.not_understood, (*more, *found.assumed))
 
 
+def tells_launch(name: str, path: Path) -> bool:
+    """Whether a training log of framework ``name`` tells how it was launched."""
+    if name not in DIALECTS:
+        return False
+    return logged_launch(DIALECTS[name], read_text(path, "training log"), str(path)) is not None
+
+
 def read_launch(name: str, given: str) -> Told:
-    """What ``given`` says: a file, or flags themselves.
+    """What ``given`` says: a file (also a training log that tells its launch), or flags themselves.
 
     InputError for a file that cannot be read, and words that are no flags.
     """
@@ -125,6 +133,8 @@ def read_launch(name: str, given: str) -> Told:
         if not isinstance(content, Mapping):
             raise InputError(f"{path}: expected keys and values")
         return Told(dialect, dialect.document(content, str(path)), str(path), 0, ())
+    if (logged := logged_launch(dialect, text, str(path))) is not None:
+        return Told(dialect, logged[0], str(path), logged[1], tuple(logged[2]))
     return _told(dialect, text, str(path), started)
 
 
