@@ -94,27 +94,38 @@ def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, 
 
 def _read_profiled(folder: Path) -> tuple[list[KernelRow], list[dict[str, Any]]]:
     """The kernels that were measured alone on the GPU of ``device.json``, replayed in CUDA graphs."""
-    where = folder / "device.json"
-    facts = json_document(read_text(where, "measurements"), str(where))
-    gpu = profile_of(str(facts.get("gpu")) if isinstance(facts, dict) else "")
+    gpu = profiled_gpu(folder)
 
     def row(line: int, columns: dict[str, str]) -> KernelRow:
-        dtype, op_class = parse_dtype(columns["dtype"]), columns["op_class"]
-        case = KernelCase(
-            columns["op"], op_class, dtype, parse_shapes(columns["in_shapes"]),
-            parse_shapes(columns["out_shapes"]), int(number(columns, "bytes")),
-        )  # fmt: skip
-        try:
-            ins, outs = shapes_of(case)
-        except KeyError:
-            raise InputError(f"no formula for op {case.op!r} by its bytes alone") from None
-        if op_class not in OP_CLASSES:
-            raise InputError(f"unknown op_class {op_class!r}{nearest(op_class, OP_CLASSES)}")
-        kernel = KernelShape(case.op, op_class, dtype, ins, outs, case.flops, replayed=True)
+        kernel = profiled_kernel(columns)
         seconds = within("time_us", number(columns, "time_us"), LEAST_US, MOST_US, "us") * 1e-6
-        return KernelRow(line, gpu, f"{op_class} {dtype} {gpu}", (kernel,), seconds, 0.0, columns)
+        family = f"{kernel.op_class} {kernel.dtype} {gpu}"
+        return KernelRow(line, gpu, family, (kernel,), seconds, 0.0, columns)
 
     return read_rows(folder / "kernels.csv", "kernel", _PROFILED_COLUMNS, row)
+
+
+def profiled_gpu(folder: Path) -> str:
+    """Profile of the GPU that ``profile_gpu.py`` measured into ``folder``.  InputError when there is none."""
+    where = folder / "device.json"
+    facts = json_document(read_text(where, "measurements"), str(where))
+    return profile_of(str(facts.get("gpu")) if isinstance(facts, dict) else "")
+
+
+def profiled_kernel(columns: dict[str, str]) -> KernelShape:
+    """The kernel of a row that ``profile_gpu.py`` wrote.  InputError for one that no formula covers."""
+    dtype, op_class = parse_dtype(columns["dtype"]), columns["op_class"]
+    case = KernelCase(
+        columns["op"], op_class, dtype, parse_shapes(columns["in_shapes"]),
+        parse_shapes(columns["out_shapes"]), int(number(columns, "bytes")),
+    )  # fmt: skip
+    try:
+        ins, outs = shapes_of(case)
+    except KeyError:
+        raise InputError(f"no formula for op {case.op!r} by its bytes alone") from None
+    if op_class not in OP_CLASSES:
+        raise InputError(f"unknown op_class {op_class!r}{nearest(op_class, OP_CLASSES)}")
+    return KernelShape(case.op, op_class, dtype, ins, outs, case.flops, replayed=True)
 
 
 def profile_of(gpu: str) -> str:

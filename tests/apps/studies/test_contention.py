@@ -160,3 +160,56 @@ def test_a_trace_without_overlap_is_left_out(tmp_path, capsys):
     assert simcore("contention-study", path) == 0
     assert "left out t.json: no kernel beside communication" in capsys.readouterr().out
     assert simcore("contention-study", str(tmp_path / "none.json")) == 2
+
+
+OVERLAP = """\
+trace,gpu,quality,kclass,kernel,grid,block,registers,shared_mem,alone_us,overlapped_us,collective,comm_kernel,comm_grid
+a,A100-SXM4-40GB,good,gemm,ampere_sgemm_128x64_tn,432x1x1,128x1x1,122,0,102,132,,ncclDevKernel_AllReduce,24x1x1
+a,A100-SXM4-40GB,weak,other,mystery,,,,,42,50,,ncclDevKernel_AllReduce,24x1x1
+b,NVIDIA H100 80GB HBM3,ok,gemm,nvjet_tst,132x1x1,384x1x1,168,200000,102,202,allgather,,16
+b,not recorded,ok,gemm,nvjet_tst,132x1x1,384x1x1,168,200000,102,202,allgather,,16
+b,NVIDIA H100 80GB HBM3,ok,gemm,nvjet_tst,132x1x1,384x1x1,168,200000,0,202,allgather,,16
+"""
+
+
+def test_a_table_of_kernels_beside_communication(tmp_path, capsys):
+    path = tmp_path / "overlap.csv"
+    path.write_text(OVERLAP, encoding="utf-8")
+    assert simcore("contention-study", "--overlap", path, "--json") == 0
+    study = json.loads(capsys.readouterr().out)
+    times = {row["id"]: row["predicted_us"] for row in study["rows"]}
+    # 2 us are the start.  128 threads of 122 registers are 4 warps of 32 * 122, up to 4,096: 4 blocks an SM.
+    # 432 blocks are one wave of 108 * 4, and two of 84 * 4.  What has no grid is spread over 84 of 108 SMs,
+    # and 132 tiles that fill their SMs need a second wave on 132 - 16.
+    assert times == pytest.approx({0: 202, 1: 2 + 40 * 108 / 84, 2: 202})
+    assert study["overlap"]["good and ok"]["within"] == [0.5, 0.5, 0.5]  # 202 beside 132, and beside 202
+    assert study["overlap"]["all"]["recorded_added"] == pytest.approx((132 + 50 + 202) / (102 + 42 + 102) - 1)
+    assert {row["id"]: row["reason"][:24] for row in study["skipped"]} == {
+        3: "there is no profile of t", 4: "alone_us = '0' is no tim",
+    }  # fmt: skip
+    assert simcore("contention-study", "--overlap", path) == 0
+    text = capsys.readouterr().out
+    assert "good and ok" in text
+    assert "left out row 3: there is no profile of the GPU 'not recorded'; --cluster names one" in text
+    path.write_text("gpu,kernel\n", encoding="utf-8")
+    assert simcore("contention-study", "--overlap", path) == 2
+    assert "alone_us" in capsys.readouterr().err
+
+
+def test_what_was_measured_beside_a_copy(tmp_path, capsys):
+    (tmp_path / "device.json").write_text('{"gpu": "NVIDIA H200", "num_sms": 132}', encoding="utf-8")
+    head = "op,op_class,dtype,in_shapes,out_shapes,bytes,copy_blocks,alone_us,beside_us,copy_bytes_per_s"
+    lines = [
+        f"add,elementwise,bfloat16,,,{3 << 30},{blocks},1000,1300,{rate}"
+        for blocks, rate in ((1, 0), (1, 1.2e12), (131, 0), (200, 0), (1, 4e12))
+    ]
+    (tmp_path / "overlap.csv").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+    assert simcore("contention-study", "--overlap", tmp_path, "--json") == 0
+    study = json.loads(capsys.readouterr().out)
+    undisturbed, beside_traffic, starved = (row["predicted_us"] for row in study["rows"])
+    # A gigabyte of sums is limited by HBM, and one SM of 132 is not missed.  A copy that reads 1.2 TB/s
+    # writes as much: half of 4.8 TB/s is left.  One SM keeps no HBM busy.
+    assert undisturbed == pytest.approx(1000, rel=1e-3)
+    assert beside_traffic == pytest.approx(2000, rel=0.01)
+    assert starved > 10_000
+    assert [row["reason"][:11] for row in study["skipped"]] == ["copy_blocks", "copy_bytes_"]

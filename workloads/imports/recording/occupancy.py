@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.hardware.sm import resident_blocks
 
 _WARP = 32
 _MAX_BLOCKS = 32  # CUDA programming guide, table of compute capabilities: 7.0 and 8.0 to 10.0
-_REGISTER_UNIT = 256  # registers are given to a warp in this unit (same source, 3.0 on)
 _RESERVED_BYTES = 1024  # of shared memory, per block, for CUDA itself (compute capability 8.0 on)
 
 
@@ -24,19 +24,19 @@ def blocks_per_sm(launches: IntArray, device: Mapping[str, Any]) -> IntArray:
     blocks); where the device is not described the estimated occupancy of 64 warps.
     """
     _, threads, registers, shared_bytes, percent = launches
-    warps = -(-threads // _WARP)
     known = threads > 0
-    per_block = np.maximum(warps, 1)
     limits = [_number(device, key) for key in _LIMITS]
     if not all(limits):
+        per_block = np.maximum(-(-threads // _WARP), 1)
         estimate = np.maximum(1, np.rint(percent / 100 * 64 / per_block).astype(np.int64))
         return np.where(known & (percent > 0), estimate, 0)
     max_threads, max_registers, max_shared = limits
-    of_warp = np.maximum(-(-registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT, 1)
-    reserved = _RESERVED_BYTES if _number(device, "computeMajor") >= 8 else 0
-    fits = np.minimum(max_threads // (per_block * _WARP), max_registers // (of_warp * per_block))
-    fits = np.minimum(fits, max_shared // np.maximum(shared_bytes + reserved, 1))
-    return np.where(known, np.clip(fits, 1, _MAX_BLOCKS), 0)
+    fits = resident_blocks(
+        threads, registers, shared_bytes, threads=max_threads, registers=max_registers,
+        shared_bytes=max_shared, blocks=_MAX_BLOCKS,
+        reserved_bytes=_RESERVED_BYTES if _number(device, "computeMajor") >= 8 else 0,
+    )  # fmt: skip
+    return np.where(known, np.maximum(fits, 1), 0)
 
 
 _LIMITS = ("maxThreadsPerMultiprocessor", "regsPerMultiprocessor", "sharedMemPerMultiprocessor")

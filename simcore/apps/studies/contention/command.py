@@ -18,6 +18,9 @@ def contention_study(
     learned: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A learned interference. Default: cross-validated.")
     ] = None,
+    overlap: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="A table of kernels alone and beside communication.")
+    ] = None,
     steps: Annotated[bool, typer.Option("--steps", help="Also replay the steps with shared GPUs.")] = False,
     sms_per_channel: Annotated[float, typer.Option(metavar="N", help="What if a channel took N SMs.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -28,5 +31,7 @@ def contention_study(
     from simcore.apps.studies.contention.study import contention_object
     from simcore.apps.studies.contention.summary import study_text
 
-    study = contention_object(traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel)
+    study = contention_object(
+        traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel, overlap=overlap
+    )
     print(json.dumps(study) if as_json else study_text(study))

@@ -12,7 +12,7 @@ from simpy.events import Event, Timeout
 from simcore.apps.progress import say
 from simcore.apps.replay.alone import demand_alone, shortest_ps
 from simcore.apps.replay.levels import recorded_cluster
-from simcore.apps.studies.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
+from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.clock import Clock
 from simcore.collectives import NcclPlanner
 from simcore.engine.execution import Execution
@@ -55,6 +55,23 @@ class ContentionRow:
 
 
 @dataclass(frozen=True)
+class BesideRow:
+    """A row of a table of kernels alone and beside communication, numbered from 0; times in us."""
+
+    id: int
+    trace: str
+    quality: str
+    category: str
+    alone_us: float
+    recorded_us: float
+    predicted_us: float
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
 class TraceRows:
     """The rows of one trace set, by what name it is shown, and the pairs that they come from."""
 
@@ -88,7 +105,7 @@ def trace_rows(
     pairs = overlapped_kernels(job)
     undisturbed = [alone for _, alone in pairs.noise] + [kernel.alone_ps for kernel in pairs.kernels]
     start = shortest_ps(np.array(undisturbed, dtype=np.int64), cluster.gpu)
-    channels = _Channels(cluster, sms_per_channel)
+    channels = Channels(cluster, sms_per_channel)
     rows = []
     for done, kernel in enumerate(pairs.kernels):
         rows.append(_row(kernel, start, cluster.gpu, channels))
@@ -136,7 +153,7 @@ def _progress(name: str) -> Callable[[int, int], None]:
     return report
 
 
-class _Channels:
+class Channels:
     """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use, each
     on so many SMs.
     """
@@ -148,19 +165,19 @@ class _Channels:
         self._limit = cluster.gpu.num_sms - 1
         self._known: dict[tuple[str, int, int], int] = {}
 
-    def of(self, neighbour: Neighbour) -> int:
-        """SMs that ``neighbour`` holds; 0 where nothing is known of it."""
-        if neighbour.blocks:
-            return self._sms(neighbour.blocks)
-        size = min(neighbour.group_size, self._num_gpus)
-        if size < 2 or neighbour.num_bytes <= 0:
+    def of(self, collective: str, blocks: int, num_bytes: int, group_size: int) -> int:
+        """SMs that a communication kernel holds; 0 where nothing is known of it."""
+        if blocks:
+            return self._sms(blocks)
+        size = min(group_size, self._num_gpus)
+        if size < 2 or num_bytes <= 0:
             return 0
-        key = neighbour.collective, neighbour.num_bytes, size
+        key = collective, num_bytes, size
         found = self._known.get(key)
         if found is None:
-            collective = graph_collective(neighbour.collective)
             try:
-                found = self._planner.plan(collective, neighbour.num_bytes, tuple(range(size))).channels
+                plan = self._planner.plan(graph_collective(collective), num_bytes, tuple(range(size)))
+                found = plan.channels
             except InputError:
                 found = 0
             self._known[key] = found
@@ -170,13 +187,13 @@ class _Channels:
         return min(round(channels * self._sms_per_channel), self._limit)
 
 
-def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> ContentionRow:
+def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: Channels) -> ContentionRow:
     demand = demand_alone(
         kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, gpu
     )
     holdings, weighted, exchanges = [], 0.0, False
     for neighbour in kernel.neighbours:
-        sms = channels.of(neighbour)
+        sms = channels.of(neighbour.collective, neighbour.blocks, neighbour.num_bytes, neighbour.group_size)
         lasts = neighbour.end_ps >= kernel.recorded_ps
         holdings.append(Holding(neighbour.begin_ps, FOREVER_PS if lasts else neighbour.end_ps, sms))
         shared = min(neighbour.end_ps, kernel.recorded_ps) - max(neighbour.begin_ps, 0)

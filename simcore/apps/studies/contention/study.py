@@ -8,9 +8,10 @@ from typing import Any
 
 from simcore.apps.progress import say
 from simcore.apps.replay.levels import play_level
+from simcore.apps.studies.contention.overlap import overlap_rows
 from simcore.apps.studies.contention.published import published_rows
 from simcore.apps.studies.contention.rows import TraceRows, learned_times, read_trace_sets
-from simcore.apps.studies.contention.summary import ECHO, noise_floor, scores, step_effect
+from simcore.apps.studies.contention.summary import ECHO, noise_floor, overlap_scores, scores, step_effect
 from simcore.errors import InputError
 from simcore.interference import LearnedInterference, load_interference
 from simcore.interference.train import without_kernels, without_trace
@@ -20,12 +21,14 @@ _MOST_SMS_PER_CHANNEL = 8
 
 
 def contention_object(
-    traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float
-) -> dict[str, Any]:
+    traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float,
+    overlap: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The study of ``traces``, a job each, as ``--json`` shows it.
 
     ``cluster`` is for traces that name no GPU, ``learned`` a file of a learned interference (None: learned
-    from the traces, cross-validated); ``steps`` also replays them; a channel takes ``sms_per_channel`` SMs.
+    from the traces, cross-validated); ``steps`` also replays them; a channel takes ``sms_per_channel`` SMs;
+    ``overlap`` is a table of kernels alone and beside communication.
     Errors: InputError for what cannot be read, or a number of SMs that no channel takes.
     """
     if not 0 <= sms_per_channel <= _MOST_SMS_PER_CHANNEL:
@@ -34,7 +37,10 @@ def contention_object(
     model = load_interference(learned) if learned is not None else None
     found, skipped = read_trace_sets(traces, cluster, sms_per_channel)
     times, how = _learned([trace for trace, _, _ in found], model)
+    rows, refused = overlap_rows(overlap, cluster) if overlap is not None else ([], [])
     return {
+        "rows": [row.as_dict() for row in rows],
+        "overlap": overlap_scores(rows),
         "published": [row.as_dict() for row in published_rows()],
         "echo_within": {name: list(shares) for name, shares in ECHO.items()},
         "learned": how,
@@ -42,7 +48,7 @@ def contention_object(
             _trace_object(trace, own, _steps(job, named) if steps else [])
             for (trace, job, named), own in zip(found, times, strict=True)
         ],
-        "skipped": skipped,
+        "skipped": skipped + refused,
     }
 
 
@@ -52,6 +58,8 @@ def _learned(
     """Times by trace as learned predictors tell them, by how they were validated, and what to know of it."""
     if model is not None:
         return [{"learned": learned_times(trace, model)} for trace in traces], f"as trained: {model.source}"
+    if not traces:
+        return [], "none: no traces to learn from"
     training = [row for trace in traces for row in trace.training_rows()]
     try:
         say("learning, cross-validated by trace and by kernel")

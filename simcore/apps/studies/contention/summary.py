@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcore.apps.studies.contention.rows import ContentionRow, TraceRows
+from simcore.apps.studies.contention.rows import BesideRow, ContentionRow, TraceRows
 from simcore.interference import FEATURES
 from simcore.units import PS_PER_US
 
@@ -102,6 +102,30 @@ def noise_floor(trace: TraceRows) -> tuple[float, ...]:
     return within(differences) if len(differences) else ()
 
 
+def overlap_scores(rows: Sequence[BesideRow]) -> dict[str, dict[str, Any]]:
+    """Of a table's rows by trace, those of quality good and ok, and all of them: how near predictions are."""
+    groups: dict[str, list[BesideRow]] = defaultdict(list)
+    for row in rows:
+        if row.quality in ("good", "ok"):
+            groups[row.trace].append(row)
+            groups["good and ok"].append(row)
+        groups["all"].append(row)
+    return {name: _overlap_score(members) for name, members in groups.items()}
+
+
+def _overlap_score(rows: Sequence[BesideRow]) -> dict[str, Any]:
+    recorded = np.array([row.recorded_us for row in rows])
+    alone = np.array([row.alone_us for row in rows])
+    predicted = np.array([row.predicted_us for row in rows])
+    return {
+        "rows": len(rows),
+        "within": list(within(predicted / recorded - 1)),
+        "no_contention_within": list(within(alone / recorded - 1)),
+        "recorded_added": float(recorded.sum() / alone.sum() - 1),
+        "predicted_added": float(predicted.sum() / alone.sum() - 1),
+    }
+
+
 def step_effect(trace: TraceRows, predicted_ps: Sequence[float]) -> dict[str, float]:
     """What communication adds to all compute time of the trace, recorded and predicted, and the error."""
     total = trace.pairs.compute_ps
@@ -128,10 +152,31 @@ def study_text(study: Mapping[str, Any]) -> str:
         )
     echo = ", ".join(f"{name} {_shares(shares)}" for name, shares in study["echo_within"].items())
     lines += ["", f"Echo's shares of kernels within 5/10/15%: {echo}", f"Learned: {study['learned']}"]
+    if study["rows"]:
+        lines += ["", *_overlap_lines(study["overlap"])]
     for trace in study["traces"]:
         lines += ["", *_trace_lines(trace)]
-    lines += [f"left out {line['trace']}: {line['reason']}" for line in study["skipped"]]
+    refused: dict[str, list[str]] = defaultdict(list)
+    for line in study["skipped"]:
+        refused[line["reason"]].append(str(line["trace"]) if "trace" in line else f"row {line['id']}")
+    for reason, what in refused.items():
+        others = f" and {len(what) - 1} more" if len(what) > 1 else ""
+        lines.append(f"left out {what[0]}{others}: {reason}")
     return "\n".join(lines)
+
+
+def _overlap_lines(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "Table of kernels alone and beside communication: shares within 5/10/15%, time added",
+        f"  {'':46}{'rows':>5}{'predicted':>13}{'no contention':>15}{'recorded':>10}{'predicted':>11}",
+    ]
+    for name, score in scores.items():
+        predicted, without = _shares(score["within"]), _shares(score["no_contention_within"])
+        lines.append(
+            f"  {name[:46]:46}{score['rows']:>5}{predicted:>13}{without:>15}{score['recorded_added']:>10.1%}"
+            f"{score['predicted_added']:>11.1%}"
+        )
+    return lines
 
 
 def _trace_lines(trace: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,132 @@
+"""A table of kernels recorded alone and beside communication, predicted row by row.
+
+A row says what a profiler does of both kernels: name, grid, block, registers and shared memory of the one;
+name, grid and block of the other, or its size and group.  What was not recorded is filled in as for traces.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.apps.replay.alone import demand_alone
+from simcore.apps.replay.categories import OTHER, category
+from simcore.apps.studies.contention.copied import copied_rows
+from simcore.apps.studies.contention.rows import FOREVER_PS, BesideRow, Channels, Holding, time_beside
+from simcore.errors import InputError
+from simcore.hardware import ClusterSpec, load_cluster, named_board
+from simcore.hardware.sm import ThreadBlock, load_sm
+from simcore.outside import csv_rows
+from simcore.units import PS_PER_US
+from workloads.imports.collective_names import collective_kind
+
+_NEEDED: Final = ("gpu", "kernel", "alone_us", "overlapped_us")
+_CLASSES: Final = {
+    "gemm": "gemm/conv", "elementwise": "elementwise/copy", "reduction": "reduce/norm",
+    "attention": "attention",
+}  # fmt: skip
+#: What any start and end costs: the shortest kernels of recordings take 1.5 to 2.0 us.
+_START_PS: Final = 2 * PS_PER_US
+_LONGEST_US: Final = 1e8
+
+
+def overlap_rows(path: Path, cluster: str | None) -> tuple[list[BesideRow], list[dict[str, Any]]]:
+    """Rows of the table at ``path``, and those refused as ``{id, reason}``; ids count rows from 0.
+
+    ``path`` may be a folder that ``profile_gpu.py`` wrote; ``cluster`` is for rows that name no GPU.
+    Errors: InputError for what is no such table.
+    """
+    if path.is_dir():
+        return copied_rows(path)
+    rows, refused = [], []
+    table = [columns for _, columns in csv_rows(path, "kernels beside communication", _NEEDED)]
+    boards = _Boards(cluster)
+    for number, columns in enumerate(table):
+        try:
+            rows.append(_row(number, columns, boards))
+        except InputError as error:
+            refused.append({"id": number, "reason": str(error)})
+    return rows, refused
+
+
+def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
+    alone, recorded = _time(columns, "alone_us"), _time(columns, "overlapped_us")
+    spec, channels = boards.of(columns["gpu"])
+    gpu = spec.gpu
+    kind = category(columns["kernel"])
+    if kind == OTHER:
+        kind = _CLASSES.get(columns.get("kclass", ""), OTHER)
+    launch = _launch(columns, "block", "registers", "shared_mem")
+    blocks = _product(columns.get("grid", ""))
+    occupancy = load_sm(gpu.table("sm")).fit(launch) if launch is not None else 1
+    alone_ps = round(alone * PS_PER_US)
+    demand = demand_alone(alone_ps, _START_PS, kind, blocks, occupancy, gpu)
+    sms = channels.of(
+        collective_kind(columns.get("collective", ""), columns.get("comm_kernel", "")),
+        _product(columns.get("comm_grid", "")), _whole(columns, "comm_bytes"),
+        _whole(columns, "comm_group_size"),
+    )  # fmt: skip
+    predicted = time_beside(gpu, demand, alone_ps, [Holding(0, FOREVER_PS, sms)])
+    return BesideRow(
+        number, columns.get("trace", ""), columns.get("quality", ""), kind, alone, recorded,
+        predicted / PS_PER_US,
+    )  # fmt: skip
+
+
+class _Boards:
+    """Clusters, and NCCL's channels on them, by what rows call their GPU; ``cluster`` for the rest."""
+
+    def __init__(self, cluster: str | None) -> None:
+        self._cluster = cluster
+        self._known: dict[str, tuple[ClusterSpec, Channels]] = {}
+
+    def of(self, gpu: str) -> tuple[ClusterSpec, Channels]:
+        """The cluster of a row.  InputError for a GPU without a profile."""
+        found = self._known.get(gpu)
+        if found is None:
+            spec = self._named(gpu)
+            found = self._known[gpu] = spec, Channels(spec, 1.0)
+        return found
+
+    def _named(self, gpu: str) -> ClusterSpec:
+        board = named_board(gpu)
+        if board is not None and board.cluster:
+            return load_cluster(f"{board.cluster}-{load_cluster(board.cluster).gpus_per_node}", {})
+        if self._cluster is None:
+            raise InputError(f"there is no profile of the GPU {gpu!r}; --cluster names one")
+        return load_cluster(self._cluster)
+
+
+def _time(columns: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(columns[name])
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= _LONGEST_US:
+        raise InputError(f"{name} = {columns[name]!r} is no time of a kernel in us")
+    return value
+
+
+def _whole(columns: Mapping[str, str], name: str) -> int:
+    """A number, 0 where none is recorded."""
+    try:
+        value = float(columns.get(name) or 0)
+    except ValueError:
+        value = 0.0
+    return int(value) if 0 <= value < 1e15 else 0
+
+
+def _product(text: str) -> int:
+    """Blocks of a grid or threads of a block, "8x2x1"; 0 where not recorded."""
+    sizes = text.split("x")
+    if not all(re.fullmatch(r"\d{1,10}(\.0)?", size) for size in sizes):
+        return 0
+    return math.prod(int(float(size)) for size in sizes)
+
+
+def _launch(columns: Mapping[str, str], block: str, registers: str, shared: str) -> ThreadBlock | None:
+    threads = min(_product(columns.get(block, "")), 1024)
+    return ThreadBlock(threads, _whole(columns, registers), _whole(columns, shared)) if threads else None
