@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simcore.memory.caching import play
-from tests.parallel.jobs import jobs
+from tests.parallel.jobs import jobs, model
 from workloads.jobs import complete
 from workloads.models.software import SoftwareSpec
+from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.lifetimes import stage_lifetimes
@@ -81,3 +82,32 @@ def test_the_first_stage_of_1f1b_peaks_with_as_many_microbatches_as_stages():
     # Each forward leaves what its pieces keep, in blocks that may be up to 1 MiB larger.
     assert np.all(held[:3] >= each)
     assert np.all(held[:3] <= each * 1.05)
+
+
+def test_zero1_of_deepspeed_releases_gradients_in_its_step_and_makes_them_anew():
+    spec = model(4, tied=False)
+    training = TrainingSpec(
+        engine="deepspeed", sharding="zero1", precision="bf16", grad_dtype="bf16", grad_reduce_dtype="bf16",
+        optimizer_bytes_per_parameter=12, bucket_parameters=10_000, global_batch=16, micro_batch=1, seq=128,
+    )  # fmt: skip
+    job = Job(spec, ParallelSpec(dp=4), training, SoftwareSpec(grad_accumulation_fusion=False))
+    assert job.gradients_go_in_step
+    (one,), schedule = lifetimes(job)
+    numel = job.numel(job.chunks[0][0].pieces)
+    sizes = {}
+    for num_bytes, holder in zip(one.events.num_bytes, one.holder, strict=True):
+        if num_bytes >= 0:
+            sizes.setdefault(one.holders[holder].name, set()).add(int(num_bytes))
+    # A share of a quarter of all; the largest are embedding and head, of 1,000 rows padded to 1,024.
+    share = -(-numel // 4)
+    assert sizes["gradients in fp32"] == {4 * share} and sizes["flat gradients"] == {2 * share}
+    assert sizes["gradient in fp64"] == {8 * min(1024 * 256, share)}
+    assert sizes["gradients to reduce"] == {2 * 1024 * 256}  # a gradient is not cut for a bucket
+    played = play(one.events)
+    live = {
+        one.holders[int(one.holder[np.flatnonzero(one.events.storage == k)[0]])].category for k in played.live
+    }
+    assert "gradients" not in live
+    # Played, a gradient of an activation that also has a bias' stays with the gradients: 4 of 128 KiB.
+    total = estimate_memory(job, 0, schedule[0])
+    assert total.total - total.fragmentation == pytest.approx(played.peak_allocated, rel=0.03)

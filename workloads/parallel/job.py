@@ -204,6 +204,14 @@ class Job:
         return self.is_fsdp or (self.by_deepspeed and self.training.sharding == "zero2")
 
     @property
+    def gradients_go_in_step(self) -> bool:
+        """Whether gradients are autograd's, made by a step's first backward and released in the optimizer:
+        DeepSpeed's ZeRO-1 where they have the model's dtype and no product adds them to a buffer.
+        """
+        zero1 = self.by_deepspeed and self.training.sharding == "zero1" and self.gradients_start_empty
+        return zero1 and not self.software.grad_accumulation_fusion
+
+    @property
     def gradients_start_empty(self) -> bool:
         """Whether a step's first gradient becomes a parameter's, as autograd has it.
 

@@ -10,11 +10,18 @@ Note [Before the first step, and behind each]
     what the first step's activations have left cached, and later steps find other blocks.  An optimizer that
     works in fp32 on 16-bit gradients copies those it owns, and lets them go before the next forward;
     PyTorch's Adam without a fused kernel has a copy of all second moments then (``_multi_tensor_adam``).
+
+Note [The step of ZeRO-1]
+    DeepSpeed's ZeRO-1 (``stage_1_and_2.py``) on gradients in the model's dtype, which autograd made in the
+    step's first backward: copies of as many as a bucket holds are reduced; each gradient of the rank's share
+    is copied to fp32 to look for overflow, and to fp64 for its norm; gradients of others are released, the
+    share is copied flat and then to fp32, and released.  Parameters are gathered through as large a copy.
+    The next step's first backward makes gradients anew, among what its activations have left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simcore.memory.lifetimes import EMBEDDING, HEAD, StorageHolder
@@ -68,7 +75,9 @@ class LastingStorages:
             self._buffers("parameters", static.flat, self._trained)
         else:
             self._each("parameters", static.parameters, self._owned)
-        if megatron or job.by_deepspeed:
+        if job.gradients_go_in_step:
+            pass  # see Note [The step of ZeRO-1]
+        elif megatron or job.by_deepspeed:
             self._buffers("gradients", static.gradients, self._trained)
         else:
             self._each("gradients", static.gradients, self._trained)
@@ -81,10 +90,16 @@ class LastingStorages:
         for name, num_bytes in static.kept:
             self.alloc(num_bytes, StorageHolder("buffers", name))
 
-    def step(self, *, first: bool) -> None:
-        """The optimizer's step: what stays of the ``first`` one, and what each has for its own time."""
+    def step(self, gradients: Mapping[int, int], *, first: bool) -> None:
+        """The optimizer's step: what stays of the ``first`` one, and what each has for its own time.
+
+        ``gradients`` that it releases: storages and their bytes, in the order of parameters.
+        """
         if first and self.job.training.engine != "deepspeed":
             self._moments()
+        if self.job.gradients_go_in_step:
+            self._zero1(gradients)
+            return
         own = [
             storage
             for name, num_bytes in self.static.step
@@ -92,6 +107,32 @@ class LastingStorages:
         ]
         for storage in own:
             self.free(storage)
+
+    def _zero1(self, gradients: Mapping[int, int]) -> None:
+        """See Note [The step of ZeRO-1]; the share is the first one, which has the embedding."""
+        narrow, share = narrow_bytes(self.job), self.static.masters // WIDE
+        largest = max((parameter.numel for parameter, _ in self._trained), default=0)
+        numel = sum(parameter.numel for parameter, _ in self._trained)
+        bucket = min(numel, max(self.job.training.bucket_parameters, largest))
+        beside = min(largest, share)
+        self._passing("gradients to reduce", narrow * bucket)
+        self._passing("gradient in fp32", WIDE * beside)
+        self._passing("gradient in fp64", 2 * WIDE * beside)
+        own, before = [], 0
+        for storage, num_bytes in gradients.items():
+            if before < narrow * share:
+                own.append(storage)
+            else:
+                self.free(storage)
+            before += num_bytes
+        flat = self.alloc(narrow * share, StorageHolder("temporaries", "flat gradients"))
+        wide = self.alloc(WIDE * share, StorageHolder("temporaries", "gradients in fp32"))
+        for storage in (flat, *own, wide):
+            self.free(storage)
+        self._passing("gathered parameters", narrow * bucket)
+
+    def _passing(self, name: str, num_bytes: int) -> None:
+        self.free(self.alloc(num_bytes, StorageHolder("temporaries", name)))
 
     def _masters(self, *, cloned: bool) -> None:
         narrow = narrow_bytes(self.job)

@@ -28,7 +28,7 @@ from simcore.memory.lifetimes import (
     StorageHolder,
 )
 from workloads.models.pieces import ModelPiece
-from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, storages_of
+from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, Storage, storages_of
 from workloads.parallel.actions import ends_of
 from workloads.parallel.job import Job
 from workloads.parallel.lasting import LastingStorages, layer_number
@@ -74,7 +74,9 @@ class _Writer:
     at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
     passes: dict[tuple[int, int], _InFlight] = field(default_factory=dict)
     sharded: dict[int, UnitStorages] = field(default_factory=dict)  # by chunk
-    lasts: Container[int] = ()  # places of the last backward of each chunk
+    firsts: Container[int] = ()  # places of the first passes of each chunk
+    lasts: Container[int] = ()  # and of its last backward
+    gradients: dict[int, int] = field(default_factory=dict)  # bytes of those that stay until the step
     deferred: list[list[int]] = field(default_factory=list)  # what gradients of the head's weight read
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
     _single: dict[int, IntArray] = field(default_factory=dict)
@@ -88,13 +90,13 @@ class _Writer:
         if any(action.kind != "F" for action in self.actions):
             passes = self.events[begun:]
             self.at = OPTIMIZER, -1
-            lasting.step(first=True)
+            lasting.step(self._made_gradients(), first=True)
             stepped = len(self.events)
             for units in self.sharded.values():
                 units.zero_grad()
             zeroed = self.events[stepped:]
             self.events += passes  # once more: a released storage's number is free for the next one
-            lasting.step(first=False)
+            lasting.step(self._made_gradients(), first=False)
             self.events += zeroed
         none = np.zeros(0, dtype=np.int64)
         events = self.events or [_Events(none, none, none, 0, 0, 0, 0)]
@@ -109,7 +111,7 @@ class _Writer:
 
     def _passes(self) -> None:
         chunks = self.job.chunks[self.stage]
-        _, self.lasts = ends_of(self.actions)
+        self.firsts, self.lasts = ends_of(self.actions)
         for number, action in enumerate(self.actions):
             self.at = number, action.microbatch
             chunk = chunks[action.chunk]
@@ -162,6 +164,9 @@ class _Writer:
             if piece.name == "head" and action.kind == "B" and made.for_head and self._defers():
                 self.deferred.append([int(one.ids[position][number]) for number in made.for_head])
                 script = script.without(made.for_head)
+            if action.kind != "I" and self.job.gradients_go_in_step and self.at[0] in self.firsts:
+                script = script.without([k for k, own in enumerate(made.storages) if own.gradient])
+                self.gradients |= script.gradients(one.ids[position])
             self._write(script, one.ids[position], layer)
             if action.kind != "W" and made.input_gradient >= 0:
                 gradient = int(one.ids[position][made.input_gradient])
@@ -179,6 +184,10 @@ class _Writer:
             if one.sent >= 0:
                 self._free(one.sent)
             del self.passes[action.chunk, action.microbatch]
+
+    def _made_gradients(self) -> dict[int, int]:
+        """Those that stay until the step, in the order of parameters: backward came from the end."""
+        return dict(reversed(self.gradients.items()))
 
     def _defers(self) -> bool:
         limit = self.job.training.deferred_head_gradients
@@ -263,7 +272,7 @@ class _Script:
         sizes_of = np.array([one.num_bytes for one in made.storages], dtype=np.int64)
         holders = np.array(
             [
-                writer.holder(StorageHolder(_category(piece, one.kept), one.name, one.module, layer))
+                writer.holder(StorageHolder(_category(piece, one, writer.job), one.name, one.module, layer))
                 for one in made.storages
             ],
             dtype=np.int64,
@@ -277,7 +286,9 @@ class _Script:
         )
 
 
-def _category(piece: ModelPiece, kept: bool) -> str:
+def _category(piece: ModelPiece, one: Storage, job: Job) -> str:
+    if one.gradient and job.gradients_go_in_step:
+        return "gradients"
     if piece.name == "head":
         return "logits and loss"
-    return "activations" if kept else "temporaries"
+    return "activations" if one.kept else "temporaries"

@@ -121,7 +121,7 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         moments=owned * (states - masters) + _adams(job, pieces, owned, trainable) + moments,
         buckets=_buckets(job, trainable),
         kept=_kept(job, pieces),
-        step=_step(job, owned),
+        step=_step(job, pieces, owned),
         flat=flat,
         copied=flat if training.engine == "megatron" else 0,
     )
@@ -145,7 +145,7 @@ def _by_class(job: Job, pieces: Sequence[ModelPiece]) -> StaticMemory:
         moments=trained * (states - masters) + moments,
         buckets=max((by_class.gathered_bytes(job, chunk) for chunk in job.chunks[0]), default=0),
         kept=_kept(job, pieces),
-        step=_step(job, trained),
+        step=_step(job, tuple(pieces), trained),
         flat=0,
         copied=0,
     )
@@ -206,8 +206,13 @@ def narrow_bytes(job: Job) -> int:
 
 
 def _buckets(job: Job, trainable: int) -> int:
-    """DeepSpeed copies gradients into buckets, and gathers parameters through one."""
+    """DeepSpeed copies gradients into buckets, and gathers parameters through one.
+
+    With ZeRO-1 it has none (``contiguous_gradients`` is ignored), and copies what it reduces.
+    """
     training = job.training
+    if job.gradients_go_in_step:
+        return 0
     copies = training.engine == "deepspeed" and not job.is_fsdp and training.sharding != "ddp"
     if not copies or training.bucket_parameters <= 0:
         return 0
@@ -250,16 +255,32 @@ def _unread_gradients(job: Job, pieces: Sequence[ModelPiece]) -> int:
     return sum(map(prod, shapes)) * narrow_bytes(job)
 
 
-def _step(job: Job, owned: int) -> Named:
+def _step(job: Job, pieces: tuple[ModelPiece, ...], owned: int) -> Named:
     """Copies of narrow gradients in fp32 (``_copy_model_grads_to_main_grads`` of Megatron-Core,
-    ``single_partition_of_fp32_groups`` of DeepSpeed), and the roots of all second moments where no kernel
-    fuses Adam (``_multi_tensor_adam`` of torch/optim/adam.py).
+    ``single_partition_of_fp32_groups`` of DeepSpeed, without ZeRO once more flat: ``step`` of its
+    fused_optimizer.py), and the roots of all second moments where no kernel fuses Adam
+    (``_multi_tensor_adam`` of torch/optim/adam.py).
     """
     training = job.training
     found: dict[str, int] = {}
+    if job.gradients_go_in_step:
+        return (("gradients on their way to fp32", _zero1_step(job, pieces, owned)),)
     narrow = element_bytes(training.grad_dtype) < WIDE and training.optimizer != "none"
     if owned and narrow and training.optimizer_bytes_per_parameter >= 12:
         found["gradient in fp32"] = owned * WIDE
+        if job.by_deepspeed and training.sharding == "ddp":
+            found["flat gradient in fp32"] = owned * WIDE
     if job.software.optimizer_kernels == "foreach" and training.optimizer == "adam":
         found["root of the second moment"] = owned * WIDE
     return tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
+
+
+def _zero1_step(job: Job, pieces: tuple[ModelPiece, ...], owned: int) -> int:
+    """Most bytes beside all gradients in the step of DeepSpeed's ZeRO-1, see Note [The step of ZeRO-1] of
+    ``lasting.py``.
+    """
+    narrow, trainable = narrow_bytes(job), job.numel(pieces, trainable=True)
+    largest = max((one.numel for piece in pieces for one in piece.parameters if one.trainable), default=0)
+    reduced = narrow * min(trainable, max(job.training.bucket_parameters, largest))
+    wide = (2 * narrow + WIDE) * owned - narrow * trainable
+    return max(reduced, 2 * WIDE * min(largest, owned), wide)
