@@ -25,7 +25,7 @@ check: setup
 
 # The Python interface as pages, from its docstrings.
 docs: setup
-	@$(PY) -m pdoc --docformat restructuredtext --output-directory build/docs simcore.apps.interface
+	@$(PY) -m pdoc --docformat restructuredtext --output-directory build/docs simcore.apps.interface simcore.rules simcore.errors
 
 # What tests of pages in a real browser need; where it cannot be had they are skipped, and this says why.
 browser: setup

@@ -7,9 +7,21 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from simcore.apps.progress import as_started
+
 
 class HintingCommand(TyperCommand):
-    """A command that says, of an option that it does not have, where such a thing is said."""
+    """A command that says, of an option that it does not have, where such a thing is said.
+
+    Its help names other commands as the user has them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        named: Any
+        for named in (self, *self.params):
+            if getattr(named, "help", None):
+                named.help = as_started(named.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As click's; its NoSuchOption with hints."""

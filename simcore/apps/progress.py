@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -14,9 +15,25 @@ if TYPE_CHECKING:
 _WORTH_A_LINE_S = 2.0
 
 
+#: A command as hints name it, with what stands in front of it.
+_COMMAND: Final = re.compile(
+    r"(?:python )?(?:scripts/)?\b(run_sim|plan|sweep|report|compare|replay|diagnose|export_chakra|validate"
+    r"|calibrate|bench|profile_gpu|trace_workload)\.py\b"
+)
+
+
+def as_started(text: str) -> str:
+    """``text`` with commands as the user has them: scripts of a checkout, or those of ``simcore``."""
+    started = sys.argv[0]
+    if started.endswith(".py") and not started.endswith("__main__.py"):
+        return text
+    name = "python -m simcore" if started.endswith(".py") else "simcore"
+    return _COMMAND.sub(lambda found: f"{name} {found[1].replace('_', '-')}", text)
+
+
 def say(text: str) -> None:
     """A line on stderr, at once."""
-    print(text, file=sys.stderr, flush=True)
+    print(as_started(text), file=sys.stderr, flush=True)
 
 
 class StageTimer:

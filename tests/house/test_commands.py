@@ -84,7 +84,7 @@ def test_continuous_integration_runs_the_readme_command():
     commands = [
         line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set", "cd"))
     ]
-    assert commands == ["exec make browser test versions"]
+    assert commands == ["exec make browser docs test versions"]
     assert "scripts/check_versions.py" in dry_run("versions")
 
 

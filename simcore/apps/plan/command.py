@@ -104,7 +104,7 @@ def plan(
     from simcore.apps.plan.table import in_columns
     from simcore.apps.plan.tornado import tornado as sensitivity
     from simcore.apps.prices import read_prices
-    from simcore.apps.progress import say
+    from simcore.apps.progress import as_started, say
     from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.errors import InfeasibleError
     from simcore.planning.space import asked_axes
@@ -175,7 +175,7 @@ def plan(
         lines += [priced.line()] if priced is not None else []
         print(in_columns(lines))
         written = [TRIALS, *([PICTURE] if any(drawn) else [])]
-        written += [f"{BEST}/1.yaml and so on for run_sim.py"] if drawn else []
+        written += [as_started(f"{BEST}/1.yaml and so on for run_sim.py")] if drawn else []
         print(f"{wall_s:.1f} s; {folder}: {', '.join(written)}")
     if not any(answer.planned.census.fitting for answer in answers):
         raise InfeasibleError(f"no candidate is legal and fits; {answers[-1].planned.census.advice()}")

@@ -244,6 +244,7 @@ def run_sim(
 def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
     """A run's summary, and where its files are."""
     from simcore.apps.output import answered_line, left_out_notes, print_summary
+    from simcore.apps.progress import as_started
     from simcore.apps.run.simulation import PERFETTO_FILE
     from simcore.report.page import PAGE_FILE
 
@@ -262,4 +263,4 @@ def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
         f"{'other ranks' if ranks else 'Perfetto'}: python scripts/report.py {run_dir} --perfetto FILE"
         " --ranks 0,1,2 (--host: host lanes)",
     )
-    print_summary(outcome.info, outcome.analysis, 8, notes)
+    print_summary(outcome.info, outcome.analysis, 8, map(as_started, notes))

@@ -302,8 +302,10 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
         from workloads.jobs import model_names
         from workloads.jobs.presets import recipes
 
-        known = (*catalog.names(), *model_names(), *recipes())
-        raise InputError(f"unknown workload {workload!r}{nearest(workload, known)}")
+        close = nearest(workload, (*catalog.names(), *model_names(), *recipes()))
+        if not close.startswith("; did"):
+            close = "; `python -m simcore list workloads` and `list models` name all"
+        raise InputError(f"unknown workload {workload!r}{close}")
     return catalog.path(workload), True
 
 

@@ -1,6 +1,7 @@
 """What ``examples`` shows runs, and the notebooks hold what came out."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,11 +31,38 @@ def test_an_example_runs(script, tmp_path):
 def test_pages_of_the_interface_are_written(tmp_path, recwarn):
     pdoc = pytest.importorskip("pdoc")
     pdoc.render.configure(docformat="restructuredtext")
-    pdoc.pdoc("simcore.apps.interface", output_directory=tmp_path)
+    documented = [
+        "simcore",
+        "simcore.rules",
+        "simcore.apps.interface",
+        "simcore.errors",
+    ]  # as `make docs` has it
+    assert " ".join(documented) in (ROOT / "Makefile").read_text(encoding="utf-8")
+    pdoc.pdoc(*documented, output_directory=tmp_path)
     assert [str(one.message) for one in recwarn if "pdoc" in str(one.filename)] == []
     page = (tmp_path / "simcore/apps/interface.html").read_text(encoding="utf-8")
     for name in simcore.__all__:
         assert f'id="{name}"' in page
+    for path in tmp_path.rglob("*.html"):
+        assert _dead_links(path) == []
+
+
+def _dead_links(path):
+    """Links of a page to files or names that are not there."""
+    ids = {}
+    dead = []
+    for link in re.findall(r'href="([^"$]+)"', path.read_text(encoding="utf-8")):
+        file, _, name = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        if "://" in link or not target.name.endswith(".html"):
+            continue
+        if target not in ids:
+            ids[target] = target.is_file() and set(
+                re.findall(r'id="([^"]+)"', target.read_text(encoding="utf-8"))
+            )
+        if ids[target] is False or (name and name not in ids[target]):
+            dead.append(link)
+    return dead
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 import simcore
 from simcore.apps.main import app
+from simcore.apps.progress import as_started
 from simcore.apps.run.names import KINDS
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.hardware import load_cluster, load_gpu
@@ -94,3 +95,21 @@ def test_a_shell_completes_names() -> None:
     assert "llama3-8b" in completed("simcore run-sim llama3-", 2)
     assert "h100-efa" in completed("simcore run-sim --cluster h100-", 3)
     assert "--show-schedule" in completed("simcore run-sim --show", 2)
+
+
+@pytest.mark.parametrize(
+    ("started", "hint"),
+    [
+        ("scripts/run_sim.py", "python scripts/report.py RUN --list; as run_sim.py has it"),
+        ("/usr/bin/simcore", "simcore report RUN --list; as simcore run-sim has it"),
+        (
+            "/lib/simcore/__main__.py",
+            "python -m simcore report RUN --list; as python -m simcore run-sim has it",
+        ),
+    ],
+)
+def test_hints_name_the_commands_that_the_user_has(
+    monkeypatch: pytest.MonkeyPatch, started: str, hint: str
+) -> None:
+    monkeypatch.setattr("sys.argv", [started])
+    assert as_started("python scripts/report.py RUN --list; as run_sim.py has it") == hint

@@ -41,6 +41,7 @@ def both(folder: Path, yaml: str, example: str) -> tuple[dict[str, Any], dict[st
 def test_the_optimizer_runs_beside_the_backward(tmp_path: Path) -> None:
     plain, ruled = both(tmp_path, _SMALL % ("", "", "torchtitan-fsdp2"), "overlapped_optimizer.py")
     assert ruled["step_time_s"] < plain["step_time_s"]
+    assert ruled["band"]["reasons"][-1].startswith("the band does not cover rules:")
     put_in, removed = ruled["rules"][0]["matched"]
     # A reduction of each of 4 layers and of what is around them, on 16 ranks.
     assert put_in["executions"] == 5 * 16
