@@ -31,12 +31,7 @@ def test_an_example_runs(script, tmp_path):
 def test_pages_of_the_interface_are_written(tmp_path, recwarn):
     pdoc = pytest.importorskip("pdoc")
     pdoc.render.configure(docformat="restructuredtext")
-    documented = [
-        "simcore",
-        "simcore.rules",
-        "simcore.apps.interface",
-        "simcore.errors",
-    ]  # as `make docs` has it
+    documented = ["simcore.apps.interface", "simcore.rules", "simcore.errors"]  # as `make docs` has it
     assert " ".join(documented) in (ROOT / "Makefile").read_text(encoding="utf-8")
     pdoc.pdoc(*documented, output_directory=tmp_path)
     assert [str(one.message) for one in recwarn if "pdoc" in str(one.filename)] == []
