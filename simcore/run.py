@@ -182,6 +182,8 @@ class _Remembered:
 _LAST: Final[dict[tuple[str, ...], tuple[Topology, NcclPlanner]]] = {}
 _KEPT: Final = 8
 _KEPT_RANKS: Final = 30_000  # some 20 MB of plans
+#: Hashes of clusters seen last, by identity: a search asks about one of them thousands of times.
+_HASHES: Final[dict[int, tuple[ClusterSpec, str]]] = {}
 
 
 def outside_on(cluster: ClusterSpec, nccl: Mapping[str, Any], holders: OutsideHolders) -> OutsideMemory:
@@ -191,7 +193,7 @@ def outside_on(cluster: ClusterSpec, nccl: Mapping[str, Any], holders: OutsideHo
 
 def wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
     """A cluster's links, and NCCL's choices on them as far as ``nccl`` leaves them to it."""
-    key = (cluster.name, hardware_hash(cluster), repr(sorted(nccl.items())), str(COLLECTIVES.revision))
+    key = (cluster.name, _hash_of(cluster), repr(sorted(nccl.items())), str(COLLECTIVES.revision))
     if sum(planner.num_planned_ranks for _, planner in _LAST.values()) > _KEPT_RANKS:
         _LAST.clear()
     if key not in _LAST:
@@ -204,3 +206,11 @@ def wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, Nccl
             _LAST.clear()
         _LAST[key] = topology, planner
     return _LAST[key]
+
+
+def _hash_of(cluster: ClusterSpec) -> str:
+    if id(cluster) not in _HASHES:
+        if len(_HASHES) >= _KEPT:
+            _HASHES.clear()
+        _HASHES[id(cluster)] = cluster, hardware_hash(cluster)
+    return _HASHES[id(cluster)][1]

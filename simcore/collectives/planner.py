@@ -98,11 +98,12 @@ class NcclPlanner:
         self._loads: dict[tuple[str, str, tuple[int, ...]], PlannedLoad] = {}
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._plans: dict[tuple[str, int, tuple[int, ...]], CollectivePlan] = {}
+        self._planned_ranks = 0
 
     @property
     def num_planned_ranks(self) -> int:
         """Members of all groups whose plans are remembered: what this planner's memory grows with."""
-        return sum(len(ranks) for _, _, ranks in self._plans)
+        return self._planned_ranks
 
     def plan(self, collective: str, num_bytes: int, ranks: Sequence[int]) -> CollectivePlan:
         """The plan of ``collective`` over ``ranks``, sizes as nccl-tests counts them (in bytes).
@@ -116,6 +117,7 @@ class NcclPlanner:
         if found is None:
             size = _checked_bytes(num_bytes)
             found = self._plans[key] = self._plan(collective_named(collective), size, group)
+            self._planned_ranks += len(group)
         return found
 
     def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
@@ -128,6 +130,7 @@ class NcclPlanner:
             if src_rank == dst_rank:
                 raise InputError(f"rank {src_rank} cannot send to itself")
             found = self._plans[key] = self._plan(SEND_RECV, size, group)
+            self._planned_ranks += len(group)
         return found
 
     def buffer_bytes(self, communicator: CommunicatorUse) -> int:

@@ -128,9 +128,9 @@ class RooflineCost:
         self._apply_recorded(demands, ops, rows)
         return demands
 
-    def alone_ps(self, kernel: KernelShape) -> int:
-        """Time of a kernel on an idle GPU, ps, as :meth:`demands` has it."""
-        sm_ps, _, _, hbm_bytes, fixed_ps, *_ = self._price(kernel, is_copy=False)
+    def alone_ps(self, kernel: KernelShape, *, is_copy: bool = False) -> int:
+        """Time of a kernel, or a copy engine's copy, on an idle GPU, ps, as :meth:`demands` has it."""
+        sm_ps, _, _, hbm_bytes, fixed_ps, *_ = self._price(kernel, is_copy=is_copy)
         return fixed_ps + max(sm_ps, round(hbm_bytes * (1e12 / self.gpu.hbm_bytes_per_s)))
 
     def _price_row(self, ops: OpTable, row: int) -> tuple[int, ...]:

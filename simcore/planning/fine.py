@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.planning.ground import PLACEMENT, Ground, Settings, number
+from workloads.models.offload import OF_EXPERTS
 from workloads.parallel.job import FSDP
 
 #: Numbers of recomputed layers that are tried, uneven splits, what can be left out, and sizes of buckets
@@ -95,6 +96,16 @@ def recompute_modules(ground: Ground, chosen: Settings) -> list[Settings]:
     }
     names = [name for name in ground.allows("recompute_modules") if has.get(name, True)]
     return [{"training.recompute_modules": f"[{name}]"} for name in ("", *names)]
+
+
+def offload(ground: Ground, chosen: Settings) -> list[Settings]:
+    """Nothing, one of the modules that keep something, or all of them in the host's memory until backward."""
+    names = [name for name in ground.allows("offload_modules") if ground.model.moe or name not in OF_EXPERTS]
+    if not names or _recomputed(ground, chosen) == "full":  # which keeps no more than layers' inputs
+        return [{}]
+    # What the projection reads core attention has made, and reads again itself.
+    sets = [("core_attn", name) if name == "attn_proj" else (name,) for name in names]
+    return [{"training.offload": f"[{','.join(one)}]"} for one in ((), *sets, tuple(names))]
 
 
 def _virtual_stages(ground: Ground, chosen: Settings) -> int:

@@ -52,10 +52,10 @@ class Prices:
         self._kernels: dict[tuple[object, ...], int] = {}
         self._collectives: dict[tuple[object, ...], int] = {}
 
-    def kernel_ps(self, columns: Mapping[str, Any]) -> int:
-        """A compute op by its columns."""
+    def kernel_ps(self, columns: Mapping[str, Any], *, is_copy: bool = False) -> int:
+        """A compute op, or a copy engine's copy, by its columns."""
         values = tuple([columns.get(name, "") for name in _KERNEL])
-        key = (*values, columns.get("batch", -1) >= 0)
+        key = (*values, columns.get("batch", -1) >= 0, is_copy)
         found = self._kernels.get(key)
         if found is None:
             name, op_class, dtype, ins, outs, flops, read, written = values
@@ -70,7 +70,7 @@ class Prices:
                 bytes_written=int(written or 0),
                 replayed=columns.get("batch", -1) >= 0,
             )
-            found = self._kernels[key] = self._cost.alone_ps(shape)
+            found = self._kernels[key] = self._cost.alone_ps(shape, is_copy=is_copy)
         return found
 
     def collective_ps(self, what: str, num_bytes: int, groups: Groups) -> int:
@@ -188,8 +188,8 @@ class TimedTemplate(TemplateBuilder):
 
     def _alone_ps(self, kind: OpKind, start: int, columns: Mapping[str, Any]) -> int:
         hidden = columns["stream"] in self._hidden
-        if kind in (OpKind.COMPUTE, OpKind.MEMCPY):  # a copy to the host lasts longer than one on the GPU
-            return 0 if hidden else self._prices.kernel_ps(columns)
+        if kind in (OpKind.COMPUTE, OpKind.MEMCPY):
+            return 0 if hidden else self._prices.kernel_ps(columns, is_copy=kind is OpKind.MEMCPY)
         group = columns["group"]
         groups = self._groups[group]
         if kind is not OpKind.COLLECTIVE:

@@ -2,7 +2,8 @@
 
 Note [Polish]
     From a strategy every single step along a fine axis is a move (:mod:`simcore.planning.fine`); so is a step
-    along an axis of the space that fits only if a part of the layers or modules is recomputed.  Moves that
+    along an axis of the space that fits only if a part of the layers or modules is recomputed, or what
+    modules keep waits in the host's memory.  Moves that
     cannot be, or do not fit, are dropped; the others are searched best first, as the space is (Note
     [Certificate]), for what beats the best so far.  That is where the next moves begin, until none is worth
     it.  The certificate does not speak of what is found here: its space is that of the candidates.
@@ -33,7 +34,7 @@ _WORTH: Final = 0.001
 #: Letters of what a move says.
 _LONGEST: Final = 40
 
-#: Axes along which a strategy that does not fit may do with less than full recomputation.
+#: Axes along which a strategy that does not fit may do with less than full recomputation, or without.
 _LESS_RECOMPUTED: Final = ("recompute_layers", "recompute_modules")
 
 Simulate = Callable[[Iterator[Settings]], Iterable[Simulated]]
@@ -156,13 +157,19 @@ class Polish:
 
     def _named(self, settings: Settings) -> Iterator[tuple[str, Settings]]:
         for axis in self._fine:
+            if axis.name == "offload" and not settings.get("training.offload"):
+                continue  # it fits as it is: copies would only take time
             for moved in self._along(axis, settings):
                 yield _said(axis, moved), moved
         less = [axis for axis in self._fine if axis.name in _LESS_RECOMPUTED and self._recomputes]
+        out = [axis for axis in self._fine if axis.name == "offload"]
         for near in self._every:
             step = step_between(settings, near.settings)
             if step is None or not (near.reason and near.peak_bytes):
                 continue
+            for axis in out:
+                for moved in self._along(axis, near.settings):
+                    yield f"{_said(step, near.settings)}, {_said(axis, moved)}", moved
             for kind in self._appraiser.question.ground.allows("recompute") if less else ():
                 recomputed = {**near.settings, "training.recompute": kind}
                 for axis in less:
@@ -179,7 +186,8 @@ class Polish:
 
 def _said(axis: SearchAxis, settings: Settings) -> str:
     """What an axis is moved to."""
-    values = [settings[key].strip("[]") or "core_attn" for key in axis.keys if key in settings]
+    empty = "nothing" if axis.name == "offload" else "core_attn"
+    values = [settings[key].strip("[]") or empty for key in axis.keys if key in settings]
     said = " ".join(values) or "by default"
     return f"{axis.name} {said if len(said) <= _LONGEST else said[:_LONGEST] + '...'}"
 

@@ -23,12 +23,14 @@ from typing import Final, NamedTuple
 from simcore.graph import OpHandle
 from simcore.graph.schedules import SCHEDULES, Action, home, num_virtual, virtual_stage
 from simcore.planning.paths import BESIDE, NEVER, Groups, Prices, TimedTemplate, alike, members
-from workloads.models.pieces import EP_STREAM, ModelPiece
+from workloads.models.pieces import EP_STREAM, OFFLOAD_STREAM, RELOAD_STREAM, ModelPiece
 from workloads.models.software import SoftwareSpec
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job
 from workloads.parallel.passes import Gradients, backward_part
 
+#: Streams of copies to the host and back, which go beside other pieces.
+_COPIES: Final = (OFFLOAD_STREAM, RELOAD_STREAM)
 _KIND_AND_CHUNK: Final = attrgetter("kind", "chunk")
 #: Groups and pieces in them that are remembered: a few shards' worth, as candidates in a row share them.
 _GROUPS: Final = 16
@@ -104,7 +106,8 @@ class RoughBounds:
         dims = job.mesh.groups()
         inside = tuple((name, dims[name]) for name in ("tp", "cp", "ep", "etp") if name in dims)
         keeps = job.reduces_each or job.gradients_start_empty or job.reduces_at_the_end
-        hidden = BESIDE if job.overlaps_passes else (EP_STREAM,) if job.training.ep_overlap else ()
+        beside = BESIDE if job.overlaps_passes else (EP_STREAM,) if job.training.ep_overlap else ()
+        hidden = (*beside, *_COPIES)
         key = (job.software, keeps, hidden, bases, inside)
         if key not in self._pieces:
             if len(self._pieces) >= _GROUPS:

@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from pydantic import BaseModel
+
 from simcore.errors import InputError, nearest
 from simcore.graph.schedules import SCHEDULES
 from simcore.planning import fine
 from simcore.planning.ground import PLACEMENT, Ground, SearchAxis, Settings, left, number
+from workloads.models.checked import checked, value_of
 from workloads.parallel.job import FSDP
+from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
+_SPECS: Final[dict[str, type[BaseModel]]] = {"parallel": ParallelSpec, "training": TrainingSpec}
 #: Most samples of a microbatch, ranks of context parallelism, chunks of a stage that are tried unasked.
 _MOST_SAMPLES: Final = 8
 _MOST_CONTEXT: Final = 16
@@ -44,27 +49,42 @@ def _from(
 def asked_axes(text: str, said: Collection[str]) -> list[tuple[SearchAxis, Sequence[str]]]:
     """Axes that ``--search`` names ("tp,pp=1:2:4,recompute"), in the order in which they are searched.
 
-    "": those that are usual and that the job, whose own keys are ``said``, leaves open; "all": all of them.
-    Errors: InputError for an unknown axis, with the nearest, or one named twice.
+    "": those that are usual and that the job, whose own keys are ``said``, leaves open, which "usual" among
+    names stands for, too; "all": all of them.
+    Errors: InputError for an unknown axis, with the nearest, one named twice, or a value of no job.
     """
-    if not text:
-        return [(axis, ()) for axis in AXES if axis.usual and not {*axis.keys} & {*said}]
+    usual: dict[str, Sequence[str]] = {
+        axis.name: () for axis in AXES if axis.usual and not {*axis.keys} & {*said}
+    }
     if text == "all":
         return [(axis, ()) for axis in AXES]
     known = {axis.name: axis for axis in AXES}
+    words = [word.strip() for word in (text or "usual").split(",")]
     asked: dict[str, Sequence[str]] = {}
-    for word in text.split(","):
-        name, equals, values = word.strip().partition("=")
+    for word in words:
+        name, equals, values = word.partition("=")
+        if word == "usual":
+            continue
         if name not in known:
-            raise InputError(
-                f"--search: unknown axis {name!r}{nearest(name, ('all', *known))} (all: {', '.join(known)})"
-            )
+            near = nearest(name, ("all", "usual", *known))
+            raise InputError(f"--search: unknown axis {name!r}{near} (all: {', '.join(known)})")
         if name in asked:
             raise InputError(f"--search: {name} is named twice")
         if equals and not all(values.split(":")):
             raise InputError(f"--search {word!r}: values have colons between, such as {name}=1:2:4")
         asked[name] = values.split(":") if equals else ()
+        for value in asked[name]:
+            _check_value(known[name].keys[0], value)
+    if "usual" in words:
+        asked = {**usual, **asked}
     return [(axis, asked[axis.name]) for axis in AXES if axis.name in asked]
+
+
+def _check_value(key: str, text: str) -> None:
+    """InputError for a value that is none in any job, whatever else it has."""
+    section, _, name = key.partition(".")
+    if section in _SPECS:
+        checked(_SPECS[section], {name: value_of(text, key)}, f"--search: {section}")
 
 
 def _divisors(number: int, most: int) -> list[int]:
@@ -194,6 +214,7 @@ AXES: Final = (
     SearchAxis(
         "recompute_modules", ("training.recompute_modules",), fine.recompute_modules, usual=False, fine=True
     ),
+    SearchAxis("offload", ("training.offload",), fine.offload, usual=False, fine=True),
     SearchAxis("tp_overlap", ("training.tp_overlap",), fine.tensor_overlap, usual=False, fine=True),
     SearchAxis("pp", ("parallel.pp",), _pipeline),
     SearchAxis("schedule", ("parallel.schedule", "parallel.virtual_stages"), _schedule),

@@ -26,6 +26,9 @@ def short_form(job: Description) -> str:
         of_kind = {"selective": t.recompute_modules, "full": tuple(f"-{name}" for name in t.recompute_keeps)}
         which = of_kind.get(t.recompute, ())
         words.append(f"{t.recompute}{some}" + (f":{'+'.join(which)}" if which else ""))
+    if t.offload:
+        some = f"={t.offload_layers}" if t.offload_layers >= 0 else ""
+        words.append(f"offload{some}:{'+'.join(t.offload)}")
     if p.stage_layers:
         words.append("-".join(_runs(p.stage_layers)))
     return " ".join(words)

@@ -159,4 +159,40 @@ def test_unknown_axes_are_named_with_the_nearest():
         asked_axes("tp,tp=2", ())
     with pytest.raises(InputError, match="values have colons"):
         asked_axes("tp=2:", ())
+    wrong = {
+        "tp=0": "must be more than 0", "recompute=fulll": "did you mean 'full'", "pp=two": "a whole number",
+        "schedule=1f1b:gpip": "did you mean 'gpipe'",
+    }  # fmt: skip
+    for word, reason in wrong.items():
+        with pytest.raises(InputError, match=f"--search: .*{reason}"):
+            asked_axes(word, ())
     assert len({axis.name for axis in AXES}) == len(AXES)
+
+
+def test_usual_stands_for_the_axes_that_are_searched_unasked():
+    asks = question("training.micro_batch=2")
+    usual = [axis.name for axis, _ in asked_axes("", asks.said)]
+    more = {axis.name: values for axis, values in asked_axes("recompute_layers,usual,tp=2:4", asks.said)}
+    assert {*more} == {*usual, "recompute_layers"} and "micro_batch" not in more
+    assert more["tp"] == ["2", "4"] and more["pp"] == ()
+
+
+def test_what_is_kept_may_wait_in_the_hosts_memory():
+    # Queries, keys, values and the output of all tokens are kept whole; with the modules in the host's
+    # memory less is, and of full recomputation, which keeps nothing of them, nothing is offered.
+    asks = question()
+    found = Appraiser(asks).appraised(
+        list(candidates(asks.ground, asked_axes("recompute,offload", asks.said)))
+    )
+    peaks = {(one.settings["training.recompute"], one.settings.get("training.offload")): one for one in found}
+    assert {how for how, moved in peaks if moved} == {"none", "selective"}
+    every = "[attn_norm,core_attn,attn_proj,mlp_norm]"
+    assert peaks["none", every].peak_bytes < peaks["none", "[core_attn]"].peak_bytes
+    assert peaks["none", "[core_attn]"].peak_bytes < peaks["none", "[]"].peak_bytes
+    assert "offload:core_attn" in asks.named(peaks["none", "[core_attn]"].settings)
+    assert not any(
+        "offload" in one
+        for one in candidates(question(framework="nemo-24.07").ground, asked_axes("offload", asks.said))
+    )
+    with pytest.raises(InputError, match="no experts, whose moe_act"):
+        memory_of(asks.completed({"training.offload": "[moe_act]"}))

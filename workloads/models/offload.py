@@ -15,10 +15,20 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final, Literal
 
-from workloads.models.pieces import OFFLOAD, OFFLOAD_STREAM, RELOAD, KernelLaunch, ModelPiece
+from workloads.models.pieces import (
+    OFFLOAD,
+    OFFLOAD_STREAM,
+    RELOAD,
+    RELOAD_STREAM,
+    KernelLaunch,
+    ModelPiece,
+)
 
 #: Parts of a layer, as Megatron-Core's ``offload_modules`` calls them; "layer": all that it keeps.
 OffloadModule = Literal["layer", "attn_norm", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+
+#: Those that layers with experts alone have.
+OF_EXPERTS: Final[tuple[OffloadModule, ...]] = ("expert_fc1", "moe_act")
 
 _PATTERNS: Final[dict[OffloadModule, str]] = {
     "layer": r"",
@@ -44,7 +54,7 @@ def offloaded(piece: ModelPiece, modules: Collection[OffloadModule]) -> ModelPie
     if not moved:
         return piece
     there = KernelLaunch(OFFLOAD, op_class="copy", bytes_read=moved, stream=OFFLOAD_STREAM)
-    back = KernelLaunch(RELOAD, op_class="copy", bytes_read=moved, stream="reload")
+    back = KernelLaunch(RELOAD, op_class="copy", bytes_read=moved, stream=RELOAD_STREAM)
     shifted = [replace(k, waits_for=tuple(wait + 1 for wait in k.waits_for)) for k in piece.backward]
     widest = max(range(len(shifted)), key=lambda j: shifted[j].bytes_read + shifted[j].bytes_written)
     own = shifted[widest]

@@ -22,6 +22,7 @@ HOST_SYNC: Final = "cudaStreamSynchronize"
 OFFLOAD: Final = "Memcpy DtoH (Device -> Pinned)"
 RELOAD: Final = "Memcpy HtoD (Pinned -> Device)"
 OFFLOAD_STREAM: Final = "offload"
+RELOAD_STREAM: Final = "reload"
 
 #: Stream of all_to_all that runs beside another microbatch's compute: what comes next does not wait for it.
 EP_STREAM: Final = "ep"

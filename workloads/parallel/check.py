@@ -7,6 +7,7 @@ from simcore.graph.size import refuse_too_large
 from simcore.outside import found_in
 from workloads.models.listed import KINDS, BlockModel
 from workloads.models.model import AnyModel
+from workloads.models.offload import OF_EXPERTS
 from workloads.models.pieces import LayerClass, ModelPieces
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, all_axes
@@ -22,6 +23,7 @@ def check_job(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -
     _check_order(parallel)
     _check_recomputed(model, training)
     _check_strategy(model, parallel, training)
+    _check_offloaded(model, training)
     for axis in all_axes():
         axis.check(model, parallel, training)
 
@@ -106,6 +108,17 @@ def _check_recomputed(model: AnyModel, training: TrainingSpec) -> None:
     if lacking:
         close = nearest(lacking[0], [name for name, has in there.items() if has])
         raise InputError(f"training.recompute_modules: {model.name!r} has no {lacking[0]}{close}")
+
+
+def _check_offloaded(model: AnyModel, training: TrainingSpec) -> None:
+    if not isinstance(model, ModelSpec) or model.moe is not None:
+        return
+    lacking = [name for name in training.offload if name in OF_EXPERTS]
+    if lacking:
+        raise InputError(
+            f"training.offload: {model.name!r} has no experts, whose {lacking[0]} could wait in the host's"
+            " memory; nearest: core_attn, or layer for all that a layer keeps"
+        )
 
 
 def check_trains(training: TrainingSpec, pieces: ModelPieces) -> None:

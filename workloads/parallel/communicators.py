@@ -113,12 +113,11 @@ def _partners(job: Job, group: str, members: tuple[int, ...], rank: int) -> set[
 
 def _calls(job: Job, stage: int) -> Calls:
     found: Calls = {}
-    for chunk in job.chunks[stage]:
-        for piece in chunk.pieces:
-            for launch in (*piece.forward, *piece.backward):
-                if launch.collective not in ("", SEND_RECV.name):
-                    found.setdefault(launch.group, set()).add((launch.collective, launch.num_bytes))
     pieces = tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces)
+    for piece in dict.fromkeys(pieces):  # layers are mostly alike
+        for launch in (*piece.forward, *piece.backward):
+            if launch.collective not in ("", SEND_RECV.name):
+                found.setdefault(launch.group, set()).add((launch.collective, launch.num_bytes))
     training = job.training
     for group in ("dp", "expert_dp"):
         numel = job.numel(pieces, group, trainable=True)

@@ -225,16 +225,25 @@ def occupancies(actions: Sequence[Action], *, in_turn: bool = False) -> tuple[Oc
     whole, half = [0] * chunks, [0] * chunks
     found: list[Occupancy] = []
     lasts = ends_of(actions)[1] if in_turn else ()
+    # A state as one number, a digit for each count: most are met again and again.
+    digits = [(len(actions) + 1) ** k for k in range(2 * chunks)]
+    code, met = 0, set[tuple[int, int, str]]()
     for number, action in enumerate(actions):
-        chunk = action.chunk
-        if action.kind == "F":
+        chunk, kind = action.chunk, action.kind
+        if kind == "F":
             whole[chunk] += 1
-        found.append(Occupancy(tuple(whole), tuple(half), chunk, action.kind, number in lasts))
-        if action.kind in ("B", "I"):
+            code += digits[chunk]
+        if in_turn or (code, chunk, kind) not in met:
+            met.add((code, chunk, kind))
+            found.append(Occupancy(tuple(whole), tuple(half), chunk, kind, number in lasts))
+        if kind in ("B", "I"):
             whole[chunk] -= 1
-        if action.kind in ("I", "W"):
-            half[chunk] += 1 if action.kind == "I" else -1
-    return tuple(found if in_turn else dict.fromkeys(found))
+            code -= digits[chunk]
+        if kind in ("I", "W"):
+            change = 1 if kind == "I" else -1
+            half[chunk] += change
+            code += change * digits[chunks + chunk]
+    return tuple(found)
 
 
 class _Peak(NamedTuple):

@@ -229,7 +229,7 @@ def _kept(job: Job, pieces: Sequence[ModelPiece]) -> Named:
         "buffer of gathered inputs": max(
             (
                 kernel.num_bytes or kernel.bytes_written
-                for piece in pieces
+                for piece in dict.fromkeys(pieces)
                 for kernel in (*piece.forward, *piece.backward)
                 if kernel.buffered
             ),
@@ -248,7 +248,7 @@ def _unread_gradients(job: Job, pieces: Sequence[ModelPiece]) -> int:
         return 0
     shapes = {
         parameter.shape[-2:]
-        for piece in pieces
+        for piece in dict.fromkeys(pieces)
         for parameter in piece.parameters
         if parameter.trainable and _OF_ENGINE.search(parameter.name)
     }

@@ -158,6 +158,7 @@ def random_jobs(draw: random.Random) -> Iterator[Description]:
             "sharding": draw.choice(["ddp", "zero1", "zero2", "fsdp1", "fsdp2", "zero3"]),
             "overlap_grad_reduce": draw.random() < 0.5, "overlap_param_gather": draw.random() < 0.5,
             "tp_overlap": draw.random() < 0.5, "overlap_p2p": draw.random() < 0.5,
+            "offload": draw.choice([[], [], [], [], ["layer"], ["core_attn", "mlp_norm"]]),
             "ep_overlap": experts and draw.random() < 0.5, "reshard_after_forward": draw.random() < 0.8,
         }  # fmt: skip
         parallel.update(draw.choice([{}, {}, {"dp_shard": 2}, _uneven(draw, model, parallel)]))

@@ -50,7 +50,8 @@ def plan(
         str,
         typer.Option(
             metavar="AXES",
-            help="Axes to search, with values if not all: tp,pp=1:2:4,recompute; all: every one there is."
+            help="Axes to search, with values if not all: tp,pp=1:2:4,recompute; usual: those of the default,"
+            " as in usual,recompute_layers; all: every one there is."
             " Default: those of docs/planning.md that the job leaves open.",
         ),
     ] = "",

@@ -67,6 +67,10 @@ def jobs(draw: st.DrawFn) -> Description:
         training["recompute_layers"] = 2
     if training["recompute"] == "selective" and draw(st.booleans()):
         training["recompute_modules"] = ["layernorm", "mlp"]
+    if training["recompute"] == "none" and pp == 1 and draw(st.booleans()):
+        training |= {"offload": ["layer"], "offload_layers": draw(st.sampled_from([3, 24]))}
+    elif draw(st.booleans()):
+        training["offload"] = ["core_attn", "attn_proj"]
     training["overlap_grad_reduce"] = draw(st.booleans())
     training["overlap_param_gather"] = (
         training["overlap_grad_reduce"] and training["sharding"] == "zero1" and draw(st.booleans())
@@ -113,6 +117,11 @@ def test_what_has_no_flag_is_named() -> None:
     [
         ({"parallel": {"pp": 2, "schedule": "gpipe"}}, "schedule=gpipe"),
         ({"training": {"recompute": "ops"}}, "recompute=ops"),
+        (
+            {"training": {"offload": ["layer"], "recompute": "selective"}},
+            "neither pipeline nor recomputation",
+        ),
+        ({"training": {"offload": ["attn_proj"]}}, "goes with core_attn"),
         ({"model": EXPERTS, "parallel": {"tp": 2, "sequence_parallel": False}}, "experts beside tensor"),
     ],
 )
@@ -209,6 +218,8 @@ def test_unknown_flags_are_told_with_the_nearest() -> None:
             "no multiple",
         ),
         (f"{FLAGS} --pipeline-model-parallel-layout Et*3|tL|", "letters E, t, m and L"),
+        (f"{FLAGS} --fine-grained-activation-offloading --offload-modules core_atn", "mean 'core_attn'"),
+        (f"{FLAGS} --fine-grained-activation-offloading", "--offload-modules says of what"),
         (f"{FLAGS} 'unclosed", "no closing quotation"),
         (f"{FLAGS} --hybrid-override-pattern M*M*", "parts that cannot be described"),
         (f"{FLAGS} --num-experts", "has no value"),

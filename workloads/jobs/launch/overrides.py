@@ -57,6 +57,7 @@ _BRIDGE: Final[_Names] = {
         "model.", "--normalization", "--vocab-size", "--expert-tensor-parallel-size", "--cp-comm-type",
         "--pipeline-model-parallel-layout", "--microbatch-group-size-per-virtual-pipeline-stage",
         "--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
+        "--offload-modules",
         "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-shared-expert-intermediate-size",
         "--moe-router-num-groups", "--moe-router-group-topk", "--moe-token-dispatcher-type",
         "--moe-flex-dispatcher-backend", "--moe-router-dtype", "--moe-expert-capacity-factor",
@@ -90,6 +91,7 @@ _BRIDGE: Final[_Names] = {
     "--overlap-grad-reduce": _on("ddp.overlap_grad_reduce"),
     "--overlap-param-gather": _on("ddp.overlap_param_gather"),
     "--grad-reduce-in-bf16": _off("ddp.grad_reduce_in_fp32"),
+    "--fine-grained-activation-offloading": _on("model.fine_grained_activation_offloading"),
     "--tp-comm-overlap": _on("comm_overlap.tp_comm_overlap"),
     "--overlap-moe-expert-parallel-comm": _on("comm_overlap.overlap_moe_expert_parallel_comm"),
     "--use-tp-pp-dp-mapping": _on("dist.use_tp_pp_dp_mapping"),
@@ -216,7 +218,7 @@ def _parsed(words: Sequence[str], where: str) -> tuple[Words, list[str]]:
 
 
 #: Keys of lists.
-_LISTS: Final = ("recompute_modules",)
+_LISTS: Final = ("recompute_modules", "offload_modules")
 
 
 def _lines(words: Words) -> str:

@@ -8,9 +8,9 @@ Note [Preset files]
     ``[unpublished]`` lists what a run may have used where its source does not say.  ``[supports]`` lists what
     the build has or ran on; another generation, recomputation or schedule is simulated with a warning.
     Schedules: "none" without a pipeline, "interleaved" with several chunks a stage.  What a search may change
-    beside them: numbers of layers with these kinds of recomputation, single modules, "any" layers of stages
-    or those of the two "ends" alone, orders of ranks, sizes of buckets in "parameters",
-    overlaps that can be switched on.
+    beside them: numbers of layers with these kinds of recomputation, single modules, modules whose
+    activations may wait in the host's memory, "any" layers of stages or those of the two "ends" alone, orders
+    of ranks, sizes of buckets in "parameters", overlaps that can be switched on.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 #: What a build can have of what a search moves the best along.
 _MOVES: Final = (
-    "recompute_layers", "recompute_modules", "recompute_keeps", "stage_layers", "order", "buckets",
-    "overlaps",
+    "recompute_layers", "recompute_modules", "recompute_keeps", "offload_modules", "stage_layers", "order",
+    "buckets", "overlaps",
 )  # fmt: skip
 #: Tables of a file and the keys that each may have.
 TABLES: Final[Mapping[str, frozenset[str]]] = {
@@ -91,8 +91,12 @@ class Preset:
                 yield table, key, setting
 
 
-def _check_list(value: object, kind: type, where: str) -> None:
-    if not isinstance(value, list) or not value or any(type(item) is not kind for item in value):
+def _check_list(value: object, kind: type, where: str, *, may_be_empty: bool) -> None:
+    if (
+        not isinstance(value, list)
+        or not (value or may_be_empty)
+        or any(type(item) is not kind for item in value)
+    ):
         what = {str: "texts", int: "whole numbers", bool: "true or false"}[kind]
         raise InputError(f"{where}: value must be a list of {what}, not {str(value)[:80]!r}")
 
@@ -135,6 +139,9 @@ def _preset(name: str, raw: Mapping[str, Any]) -> Preset:
             if bool(setting.source) == bool(setting.inferred):
                 raise InputError(f"{where} [{table}]: {key}: give either source, or inferred and why")
             if table in _KINDS:
-                _check_list(setting.value, _KINDS[table].get(key, str), f"{where} [{table}]: {key}")
+                _check_list(
+                    setting.value, _KINDS[table].get(key, str), f"{where} [{table}]: {key}",
+                    may_be_empty=table == "supports" and key in _MOVES,
+                )  # fmt: skip
         tables.setdefault(table, {}).update(keys)
     return Preset(name, description, tables)

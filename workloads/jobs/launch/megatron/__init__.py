@@ -52,6 +52,10 @@ def _refused(job: Description) -> Iterator[str]:
         yield "training.precision=tf32: torch has no flag of it here"
     if training.recompute == "ops":
         yield "training.recompute=ops: it has selective and full"
+    if "layer" in training.offload and (p.pp > 1 or training.recompute != "none"):
+        yield "training.offload=[layer]: it offloads whole layers with neither pipeline nor recomputation"
+    if "attn_proj" in training.offload and "core_attn" not in training.offload:
+        yield "training.offload: attn_proj goes with core_attn, which reads again what it has made"
     if training.trainable != "all":
         yield f"training.trainable={training.trainable}: all parameters train"
     if model.moe is not None and p.tp > 1 and not p.sequence_parallel:

@@ -8,11 +8,13 @@ from typing import Any, Final, get_args
 from simcore.errors import nearest
 from workloads.jobs.complete import Description
 from workloads.jobs.launch.options import Option, Said, Settings, Words, number, switch
+from workloads.models.offload import OffloadModule
 from workloads.models.recompute import RecomputeModule
 
 _SHARDED: Final = {"no_shard": "ddp", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
 _WIDTHS: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _MODULES: Final = get_args(RecomputeModule)
+_OFFLOADED: Final = get_args(OffloadModule)
 _DEGREES: Final = (
     "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
 )  # fmt: skip
@@ -173,6 +175,31 @@ def _write_recompute(job: Description) -> Words:
     return {**found, "--recompute-modules": tuple(modules)} if modules else found
 
 
+def _read_offloading(said: Said) -> Settings:
+    """Activations that wait in the host's memory: of single modules, or all of the first layers."""
+    layers = said.number("--cpu-offloading-num-layers", 0)
+    modules = said.words.get("--offload-modules", ())
+    known = {name: name for name in _OFFLOADED if name != "layer"}
+    for module in modules:
+        if module not in known:
+            raise said.wrong("--offload-modules", f"unknown module{nearest(module, known)}")
+    if said.has("--fine-grained-activation-offloading"):
+        if not modules:
+            raise said.wrong("--fine-grained-activation-offloading", "--offload-modules says of what")
+        return {"training.offload": tuple(modules), "training.offload_layers": -1}
+    return {"training.offload": ("layer",) if layers else (), "training.offload_layers": layers or -1}
+
+
+def _write_offloading(job: Description) -> Words:
+    training = job.training
+    if training.offload == ("layer",):
+        layers = training.offload_layers if training.offload_layers >= 0 else job.transformer.num_layers
+        return {"--cpu-offloading-num-layers": (str(layers),)} if layers else {}
+    if not training.offload:
+        return {}
+    return {"--fine-grained-activation-offloading": (), "--offload-modules": tuple(training.offload)}
+
+
 def _read_states(said: Said) -> Settings:
     """The optimizer; states narrower than fp32 where it is told so."""
     kinds = {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
@@ -321,6 +348,10 @@ TRAINING: Final = (
             "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
         ),
         _read_recompute, _write_recompute,
+    ),
+    Option(
+        ("--fine-grained-activation-offloading", "--offload-modules", "--cpu-offloading-num-layers"),
+        _read_offloading, _write_offloading,
     ),
     Option(
         (
