@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from simcore import tables
 from simcore.errors import InputError, nearest
 from simcore.hardware import ClusterSpec, cluster_names, gpu_names, load_gpu
 from simcore.tables import Each, Plain, Text
+from simcore.timeline import RunInfo
 
 _FOLDER: Final = "prices"
 _SCHEMA: Final = {"currency": Text(), "source": Text(), "date": Any, "per_gpu_hour": Each(Plain())}
@@ -38,11 +39,15 @@ class PriceList:
 
         InputError where the file has none.
         """
-        for name in (cluster.name, cluster.name.rpartition("-")[0], cluster.gpu.name):
+        return self.gpu_hour_named(cluster.name, cluster.gpu.name)
+
+    def gpu_hour_named(self, cluster: str, gpu: str) -> float:
+        """The same by names."""
+        for name in (cluster, cluster.rpartition("-")[0], gpu):
             if name in self.per_gpu_hour:
                 return self.per_gpu_hour[name]
         known = ", ".join(self.per_gpu_hour) or "none"
-        raise InputError(f"{self.where} [per_gpu_hour]: no price of {cluster.gpu.name}, only of {known}")
+        raise InputError(f"{self.where} [per_gpu_hour]: no price of {gpu}, only of {known}")
 
     def per_million_tokens(self, cluster: ClusterSpec, tokens_per_s: float) -> float:
         """What a million tokens cost on all GPUs of ``cluster``."""
@@ -54,8 +59,59 @@ class PriceList:
         return f"costs in {self.currency}: {self.where} of {self.date}"
 
 
-def read_prices(name_or_path: str, clusters: Iterable[ClusterSpec]) -> PriceList:
-    """Prices of ``hardware_profiles/prices`` by name, or of a user's file; ``clusters`` are those asked for.
+@dataclass(frozen=True)
+class RunCost:
+    """What ``amount`` tokens or samples (``counted``) take on the GPUs of a run: ``gpu_hours``, days of the
+    job, and ``cost`` in ``prices.currency``.
+    """
+
+    amount: float
+    counted: str
+    gpu_hours: float
+    days: float
+    cost: float | None = None
+    prices: PriceList | None = None
+
+    def line(self) -> str:
+        """For the terminal."""
+        said = f"{self.amount:,.4g} {self.counted}: {self.gpu_hours:,.4g} GPU-hours in {self.days:,.3g} days"
+        if self.prices is None or self.cost is None:
+            return said
+        return f"{said}, {self.cost:,.4g} {self.prices.currency} ({self.prices.where} of {self.prices.date})"
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {
+            "amount": self.amount, "counted": self.counted, "gpu_hours": self.gpu_hours, "days": self.days,
+        }  # fmt: skip
+        if self.prices is not None:
+            found |= {"cost": self.cost, "currency": self.prices.currency, "prices": self.prices.where}
+        return found
+
+
+def cost_of_run(info: RunInfo, per_s: float, amount: float, prices: str | None) -> RunCost:
+    """Of a run that trains ``per_s`` tokens or samples a second; ``prices`` as :func:`read_prices` has them.
+
+    InputError for prices without the run's GPU, and a run without tokens or samples.
+    """
+    if per_s <= 0:
+        raise InputError("--tokens: this workload says no tokens or samples of a step")
+    seconds = amount / per_s
+    gpu_hours = seconds * info.workload.world_size / _S_PER_HOUR
+    found = RunCost(amount, info.workload.counted, gpu_hours, seconds / _S_PER_HOUR / 24)
+    if prices is None:
+        return found
+    cluster, gpu = str(info.cluster.get("name", "")), dict(info.cluster.get("gpu", {})).get("name", "")
+    listed = read_prices(prices, (), (cluster, str(gpu)))
+    return replace(found, cost=gpu_hours * listed.gpu_hour_named(cluster, str(gpu)), prices=listed)
+
+
+def read_prices(
+    name_or_path: str, clusters: Iterable[ClusterSpec], names: Iterable[str] = ()
+) -> PriceList:  # fmt: skip
+    """Prices of ``hardware_profiles/prices`` by name, or of a user's file.
+
+    ``clusters`` are those asked for, ``names`` those of others and of their GPUs.
 
     Errors: InputError for a file that is none, a price below 0, absurd or no number, and a name that is
     neither a GPU nor a cluster, with the nearest.
@@ -75,7 +131,11 @@ def read_prices(name_or_path: str, clusters: Iterable[ClusterSpec]) -> PriceList
         found["currency"],
         found["source"],
         _date(found["date"], where),
-        _by_name(found["per_gpu_hour"], where, clusters),
+        _by_name(
+            found["per_gpu_hour"],
+            where,
+            {*names, *(name for one in clusters for name in (one.name, one.gpu.name))},
+        ),
     )
 
 
@@ -88,10 +148,9 @@ def _date(value: object, where: str) -> datetime.date:
         raise InputError(f"{where}: date = {value!r} must be a day, such as 2026-11-09") from None
 
 
-def _by_name(said: Mapping[str, float], where: str, clusters: Iterable[ClusterSpec]) -> dict[str, float]:
+def _by_name(said: Mapping[str, float], where: str, own: set[str]) -> dict[str, float]:
     """Prices with GPUs by their full names, whichever of theirs the file has."""
     full = {profile: load_gpu(profile).name for profile in gpu_names()}
-    own = {name for one in clusters for name in (one.name, one.gpu.name)}
     known = {*full, *full.values(), *cluster_names(), *own}
     found: dict[str, float] = {}
     for name, price in said.items():

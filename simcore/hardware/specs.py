@@ -155,7 +155,8 @@ class ClusterSpec:
     ``uplink_bytes_per_s`` the line rate of one cable between switches (0: as a NIC).  Oversubscription 1.0 =
     full bisection at that level.  ``routing``: "rail" hands data for another rail to the GPU on that rail
     first (over NVLink), "ecmp" sends it through the spines, "auto" is "rail" on a rail fabric.
-    ``transport``: "infiniband", "roce", "efa", "tcpx" or "tcpxo"; see docs/topologies.md for who reads it.
+    ``transport``: "infiniband", "roce", "efa", "tcpx", "tcpxo" or "sockets"; docs/topologies.md says who
+    reads it.
     ``nccl_environment``: NCCL variables that the fabric's plugin or owner sets for all jobs.
     ``nccl_net_latency_s``: what the fabric's plugin tells NCCL's tuner of its latency (0: as the wires).
     ``fabric_measured``: the published measurements that the numbers between nodes were checked against or
@@ -190,7 +191,7 @@ class ClusterSpec:
     uplink_bytes_per_s: Bandwidth = 0.0
     nccl_net_latency_s: Latency = 0.0
     routing: Annotated[str, Text(("auto", "rail", "ecmp"))] = "auto"
-    transport: Annotated[str, Text(("infiniband", "roce", "efa", "tcpx", "tcpxo"))] = "infiniband"
+    transport: Annotated[str, Text(("infiniband", "roce", "efa", "tcpx", "tcpxo", "sockets"))] = "infiniband"
     nccl_environment: str = ""
     fabric_measured: str = field(default="", compare=False)
     placement: str = "linear"

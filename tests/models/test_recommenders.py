@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +135,18 @@ def test_out_of_memory_names_the_table_and_what_would_fit() -> None:
         simcore.simulate(job)
     assert "tables of rank 0: 97.36 GiB in 26 tables or parts, the largest tables1.0 (40," in str(told.value)
     assert "would fit: --set parallel.strategy.embedding=mp" in str(told.value)
+
+
+def test_a_run_says_gpu_hours_and_cost_of_samples(tmp_path: Path) -> None:
+    job = simcore.describe("dlrm-small", cluster="a100-8", training={"global_batch": 32768})
+    run = simcore.simulate(job)
+    found = run.cost(4.2e9, "azure")
+    # Eight GPUs for 4.2e9 / 32768 steps; ND96amsr_A100_v4 is 32.77 USD an hour, a GPU of it an eighth.
+    hours = 8 * 4.2e9 / 32768 * run.step_time_s / 3600
+    assert found.counted == "samples"
+    assert found.gpu_hours == pytest.approx(hours)
+    assert found.cost == pytest.approx(hours * 4.0963)
+    ours = tmp_path / "ours.toml"
+    ours.write_text('currency = "EUR"\ndate = 2026-03-01\nsource = "ours"\n[per_gpu_hour]\nh100-sxm = 2.5\n')
+    with pytest.raises(InputError, match="no price of A100-SXM4-80GB, only of H100"):
+        run.cost(1e9, str(ours))

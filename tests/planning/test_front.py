@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from simcore.apps.plan.amounts import numbers_of_gpus, seconds_of, tokens_of
+from simcore.apps.amounts import numbers_of_gpus, seconds_of, tokens_of
 from simcore.apps.plan.asking import OBJECTIVES, checked_objective, clusters_asked
 from simcore.apps.plan.command import plan
 from simcore.apps.plan.front import Front, Size, marked

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simcore.analysis.critical_path import CriticalPath
+    from simcore.apps.prices import RunCost
     from simcore.apps.run.edits import EditStep
     from simcore.rules import Matched, Rule
 
@@ -100,6 +101,16 @@ class SimulatedRun(ShownAsTables):
         from simcore.analysis import critical_path
 
         return critical_path(self.timeline)
+
+    def cost(self, amount: float, prices: str | None = None) -> RunCost:
+        """What ``amount`` tokens, or samples of a model that counts those, take in GPU-hours.
+
+        ``prices``: a TOML file, or a list that comes along ("aws", "azure", "gcp"): also their cost.
+        InputError for prices without this run's GPU.
+        """
+        from simcore.apps.prices import cost_of_run
+
+        return cost_of_run(self.info, self.analysis.throughput.tokens_per_s, amount, prices)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``run_sim.py --json`` prints."""

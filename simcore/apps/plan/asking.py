@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from simcore.apps.plan.amounts import numbers_of_gpus
+from simcore.apps.amounts import numbers_of_gpus
 from simcore.apps.run.scenario import SECTIONS, resolve_scenario
 from simcore.apps.run.settings import split_pairs
 from simcore.apps.run.simulation import setup_of

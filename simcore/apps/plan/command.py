@@ -42,7 +42,9 @@ def plan(
     ] = "time",
     prices: Annotated[
         str | None,
-        typer.Option(metavar="FILE|aws", help="What GPUs cost an hour (docs/planning.md): also say costs."),
+        typer.Option(
+            metavar="FILE|aws|azure|gcp", help="What GPUs cost an hour (docs/planning.md): also say costs."
+        ),
     ] = None,
     global_batch: Annotated[int | None, typer.Option(help="Samples of a step.")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sample.")] = None,
@@ -93,8 +95,8 @@ def plan(
     import sys
     import time
 
+    from simcore.apps.amounts import seconds_of, tokens_of
     from simcore.apps.errors import INTERRUPTED
-    from simcore.apps.plan.amounts import seconds_of, tokens_of
     from simcore.apps.plan.answer import Answer, answered
     from simcore.apps.plan.asking import PlanRequest, asked, checked_limits, checked_objective, clusters_asked
     from simcore.apps.plan.files import BEST, TRIALS

@@ -136,6 +136,18 @@ def run_sim(
         bool,
         typer.Option("--tornado", help="Also: what a tenth less and more of each resource would change."),
     ] = False,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="15T", help="Also: GPU-hours of so many tokens, or samples of a model that counts those."
+        ),
+    ] = None,
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|aws|azure|gcp", help="With --tokens: and what they cost (docs/planning.md)."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
@@ -143,6 +155,7 @@ def run_sim(
     import json
     import time
 
+    from simcore.apps.amounts import tokens_of
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.apps.run.loading import chosen_interference, schedule_text
@@ -151,6 +164,9 @@ def run_sim(
     from simcore.errors import InputError
 
     began = time.perf_counter()
+    if prices and not tokens:
+        raise InputError("--prices needs --tokens: of what it is the price, such as --tokens 1T")
+    amount = None if tokens is None else tokens_of(tokens)
     stages = StageTimer()
     learned = chosen_interference(interference)
     scenario = resolve_scenario(
@@ -204,6 +220,11 @@ def run_sim(
         outcome = found.outcome if isinstance(found, Continued) else found
     else:
         outcome = run(scenario, out, stages)
+    cost = None
+    if amount is not None:
+        from simcore.apps.prices import cost_of_run
+
+        cost = cost_of_run(outcome.info, outcome.analysis.throughput.tokens_per_s, amount, prices)
     wall_s = time.perf_counter() - began
     if as_json:
         from simcore.report import json_object
@@ -213,6 +234,8 @@ def run_sim(
         shown = json_object(outcome.info, outcome.analysis, path, wall_s)
         if continued is not None:
             shown = {**continued.shown, "wall_s": wall_s}
+        if cost is not None:
+            shown["cost"] = cost.as_object()
         if outcome.info.tornado:
             shown["tornado"] = [one.model_dump() for one in outcome.info.tornado]
         if outcome.rules:
@@ -224,6 +247,8 @@ def run_sim(
         print(json.dumps(shown))
     else:
         _print_finished(outcome, wall_s)
+        if cost is not None:
+            print(cost.line())
         if continued is not None:
             print(continued.note)
         if outcome.info.tornado:

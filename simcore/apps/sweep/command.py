@@ -36,7 +36,9 @@ def sweep(
     ] = 3600.0,
     prices: Annotated[
         str | None,
-        typer.Option(metavar="FILE|aws", help="What GPUs cost an hour (docs/planning.md): rows get costs."),
+        typer.Option(
+            metavar="FILE|aws|azure|gcp", help="What GPUs cost an hour (docs/planning.md): rows get costs."
+        ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what has failed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
