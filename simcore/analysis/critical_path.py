@@ -65,10 +65,8 @@ class _Rank:
     """Rows of one rank that take time on the GPU, sorted by end."""
 
     def __init__(self, rows: RankRows) -> None:
-        kind, kinds = rows.strings("kind")
         start, end = rows.ints("start_ps"), rows.ints("end_ps")
-        wanted = [code for code, name in enumerate(kinds) if name in COMPUTE_KINDS + COMMUNICATION_KINDS]
-        real = np.flatnonzero(np.isin(kind, wanted) & (end > start))
+        real = np.flatnonzero(rows.are("kind", COMPUTE_KINDS + COMMUNICATION_KINDS) & (end > start))
         real = real[np.argsort(end[real], kind="stable")]
         self.stage = int(rows.ints("stage")[0])
         self.start, self.end, self.ready = start[real], end[real], rows.ints("ready_ps")[real]
@@ -80,8 +78,7 @@ class _Rank:
             for column in ("name", "stream", "kind", "phase", "group")
             for codes, names in (rows.strings(column),)
         }
-        communication = [code for code, name in enumerate(kinds) if name in COMMUNICATION_KINDS]
-        self.communicates = np.isin(self.texts["kind"][0], communication)
+        self.communicates = rows.are("kind", COMMUNICATION_KINDS)[real]
 
     def before(self, row: int) -> int:
         """The row that ends latest, not after one is ready; -1 if none."""

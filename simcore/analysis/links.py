@@ -81,6 +81,8 @@ def step_links(timeline: Timeline) -> StepLinks:
 def _integrals(table: Any, codes: npt.NDArray[np.int32], step_ps: int) -> dict[int, tuple[float, float]]:
     """Of each resource its bytes and its highest rate; rows of one are in the order of time."""
     times, values = (values_of(table.column(name)) for name in ("time_ps", "value"))
+    if codes.max() < 1 << 16:  # short numbers are sorted in one pass over them
+        codes = codes.astype(np.uint16)
     order = np.argsort(codes, kind="stable")
     codes, times, values = codes[order], times[order], values[order]
     until = np.append(times[1:], step_ps)
@@ -149,9 +151,8 @@ def _users(timeline: Timeline, name: str) -> tuple[tuple[str, str, float, float]
         return ()
     columns = ("name", "kind", "group", "bytes", "flops", "start_ps", "end_ps", "alone_ps")
     rows = timeline.rank_rows(rank, columns)
-    kinds, names = rows.strings("kind")
     totals = Totals(("name", "group"))
-    totals.add(rows, np.isin(kinds, [code for code, one in enumerate(names) if one in COMMUNICATION_KINDS]))
+    totals.add(rows, rows.are("kind", COMMUNICATION_KINDS))
     found = [
         (op, group, total.num_bytes / rows.num_ranks, s_from_ps(total.time_ps / rows.num_ranks))
         for (op, group), total in totals.by_key.items()

@@ -97,10 +97,9 @@ def rank_passes(rows: RankRows, step_ps: int, *, together: bool = False) -> Rank
 
     ``together``: a backward pass and what is recomputed for it are one.
     """
-    kinds, kind_names = rows.strings("kind")
-    start, end = rows.ints("start_ps"), rows.ints("end_ps")
-    compute = _among(kinds, kind_names, COMPUTE_KINDS) & (end > start)
-    communication = _among(kinds, kind_names, COMMUNICATION_KINDS) & (end > start)
+    lasts = rows.ints("end_ps") > rows.ints("start_ps")
+    compute = rows.are("kind", COMPUTE_KINDS) & lasts
+    communication = rows.are("kind", COMMUNICATION_KINDS) & lasts
     layer = rows.ints("layer")
     chunk = _chunk_of(layer)
     phases, phase_names = rows.strings("phase")
@@ -113,7 +112,7 @@ def rank_passes(rows: RankRows, step_ps: int, *, together: bool = False) -> Rank
     lanes: dict[str, Spans] = {}
     for axis, chosen in _axes(rows, communication).items():
         lanes[axis] = _stretches(rows, chosen, phases, phase_names, chunk, 0)
-    stage = int(rows.ints("stage")[0]) if len(kinds) else 0
+    stage = int(rows.ints("stage")[0]) if len(lasts) else 0
     return RankPasses(rows.rank, stage, rows.num_ranks, passes, lanes, gap, waited_for, peer, reasons)
 
 
@@ -125,12 +124,12 @@ def _axes(rows: RankRows, communication: BoolArray) -> dict[str, IntArray]:
 
 def _chunk_of(layer: IntArray) -> IntArray:
     """Which of the rank's runs of successive layers each op belongs to; -1: to none."""
-    layers = np.unique(layer[layer >= 0])
-    if not len(layers):
-        return np.full(len(layer), -1, dtype=np.int64)
-    number = np.cumsum(np.concatenate([[0], (np.diff(layers) > 1).astype(np.int64)]))
-    at = np.clip(np.searchsorted(layers, layer), 0, len(layers) - 1)
-    return np.where(layer >= 0, number[at], -1)
+    count = int(layer.max(initial=-1)) + 1
+    is_there = np.zeros(count + 1, dtype=np.bool_)  # the last one stands for none
+    is_there[layer] = True
+    begins = is_there[:count] & ~np.concatenate([[False], is_there[:count]])[:count]
+    number = np.append(np.cumsum(begins) - 1, -1)
+    return number[layer]
 
 
 def _stretches(
@@ -214,7 +213,3 @@ def _waits(
             peer_ps[at] = max(0, int(start[op]) - max(int(ready[op]), int(ended[at])))
         waited_for[at] = reasons.setdefault(reason, len(reasons))
     return gap, waited_for, peer_ps, tuple(reasons)
-
-
-def _among(codes: npt.NDArray[np.int32], names: Sequence[str], wanted: Sequence[str]) -> BoolArray:
-    return np.isin(codes, [code for code, name in enumerate(names) if name in wanted])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from simcore.analysis.breakdown import (
     Breakdown,
@@ -15,11 +13,9 @@ from simcore.analysis.breakdown import (
 from simcore.analysis.intervals import Intervals
 from simcore.analysis.metrics import Throughput, throughput
 from simcore.analysis.totals import Key, Total, Totals
-from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
-from simcore.timeline.reader import RankRows, Timeline
+from simcore.analysis.waterfall import RankWork, Waterfall, parts_of, waterfall_of
+from simcore.timeline.reader import Timeline
 from simcore.units import s_from_ps
-
-BoolArray = npt.NDArray[np.bool_]
 
 _COLUMNS = (
     "stage",
@@ -67,7 +63,7 @@ class StepAnalysis:
     ``kernels`` by (name,), ``collectives`` by (name, group, algorithm, protocol), ``phases`` by
     (phase, kind): totals over all ranks, longest first.  ``bubble_fraction`` is mean ``bubble_ps`` / step.
     ``profiled`` is the breakdown that a profiler's trace would give: a communication kernel counts from when
-    it is on the GPU, waiting for peers included.
+    it is on the GPU, waiting for peers included.  ``waterfall``: where the step goes, from the ideal one on.
     """
 
     step_ps: int
@@ -84,6 +80,7 @@ class StepAnalysis:
     kernels: list[tuple[Key, Total]]
     collectives: list[tuple[Key, Total]]
     phases: list[tuple[Key, Total]]
+    waterfall: Waterfall
 
     @property
     def step_s(self) -> float:
@@ -109,14 +106,15 @@ def analyse(timeline: Timeline) -> StepAnalysis:
     kernels, phases = Totals(("name",)), Totals(("phase", "kind"))
     collectives = Totals(("name", "group", "algorithm", "protocol"))
     ranks: list[RankStep] = []
+    parts: dict[str, int] = defaultdict(int)
     for rows in timeline.representatives(_COLUMNS):
-        kind, kind_names = rows.strings("kind")
-        compute = np.isin(kind, _codes(kind_names, COMPUTE_KINDS))
-        communication = np.isin(kind, _codes(kind_names, COMMUNICATION_KINDS))
-        kernels.add(rows, compute)
-        collectives.add(rows, communication)
-        phases.add(rows, compute | communication)
-        ranks.append(_rank_step(rows, step_ps, compute, communication))
+        seen = RankWork.of(rows)
+        kernels.add(rows, seen.compute)
+        collectives.add(rows, seen.communication)
+        phases.add(rows, seen.compute | seen.communication)
+        ranks.append(_rank_step(seen, step_ps))
+        for name, ps in parts_of(seen, info).items():
+            parts[name] += ps * rows.num_ranks
     num_ranks = sum(rank.num_ranks for rank in ranks)
 
     def mean(field: str) -> float:
@@ -138,31 +136,26 @@ def analyse(timeline: Timeline) -> StepAnalysis:
         kernels=kernels.ranked(),
         collectives=collectives.ranked(),
         phases=phases.ranked(),
+        waterfall=waterfall_of(parts, info),
     )
 
 
-def _rank_step(rows: RankRows, step_ps: int, compute: BoolArray, communication: BoolArray) -> RankStep:
-    ready, start, end = rows.ints("ready_ps"), rows.ints("start_ps"), rows.ints("end_ps")
-    kind, kind_names = rows.strings("kind")
-    p2p = np.isin(kind, _codes(kind_names, P2P_KINDS))
-    work = compute | (communication & ~p2p)
-    computing = Intervals.union(start[compute], end[compute])
-    communicating = Intervals.union(start[communication], end[communication])
+def _rank_step(seen: RankWork, step_ps: int) -> RankStep:
+    rows, compute, communication = seen.rows, seen.compute, seen.communication
+    ready, start, end = seen.ready, seen.start, seen.end
     on_gpu = Intervals.union(ready[communication], end[communication])
+    collectives = communication & ~seen.p2p
+    collecting = Intervals.union(start[collectives], end[collectives])
     contention = (end - start) - rows.ints("alone_ps")
     return RankStep(
         rank=rows.rank,
         num_ranks=rows.num_ranks,
         stage=int(rows.ints("stage")[0]),
-        breakdown=break_down(computing, communicating, step_ps),
-        profiled=break_down(computing, on_gpu, step_ps),
-        bubble_ps=step_ps - Intervals.union(start[work], end[work]).total,
+        breakdown=break_down(seen.computing, seen.communicating, step_ps),
+        profiled=break_down(seen.computing, on_gpu, step_ps),
+        bubble_ps=step_ps - seen.computing.joined(collecting).total,
         compute_contention_ps=int(contention[compute].sum()),
         communication_contention_ps=int(contention[communication].sum()),
         waiting_ps=Intervals.union(ready[communication], start[communication]).total,
         queueing_ps=int((start - ready)[compute].sum()),
     )
-
-
-def _codes(names: list[str], wanted: tuple[str, ...]) -> list[int]:
-    return [code for code, name in enumerate(names) if name in wanted]

@@ -14,7 +14,7 @@ Note [Waterfall]
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,14 +25,11 @@ from simcore.analysis.intervals import IntArray, Intervals
 from simcore.analysis.totals import told_apart
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.info import RunInfo
-from simcore.timeline.reader import RankRows, Timeline
+from simcore.timeline.reader import RankRows
 from simcore.units import PS_PER_S
 
 BoolArray = npt.NDArray[np.bool_]
 
-COLUMNS: Final = (
-    "stage", "kind", "phase", "group", "flops", "bytes", "ready_ps", "start_ps", "end_ps", "alone_ps",
-)  # fmt: skip
 #: Parts in their order, with what they are.
 PARTS: Final = {
     "ideal": "model flops at the datasheet's peak",
@@ -74,16 +71,39 @@ class Waterfall:
         return {name: ps / self.num_ranks / PS_PER_S for name, ps in self.gpu_ps.items() if ps}
 
 
-def waterfall(timeline: Timeline) -> Waterfall:
-    """Where a run's step goes; see Note [Waterfall]."""
-    info = timeline.info
-    found: dict[str, int] = defaultdict(int)
-    for rows in timeline.representatives(COLUMNS):
-        for name, ps in _of_rank(rows, info).items():
-            found[name] += ps * rows.num_ranks
+@dataclass(frozen=True)
+class RankWork:
+    """What analyses ask of a rank's rows: masks of its kernels, of what communicates, and of messages among
+    that; its times, ps, and when kernels and communication are under way.
+    """
+
+    rows: RankRows
+    compute: BoolArray
+    communication: BoolArray
+    p2p: BoolArray
+    ready: IntArray
+    start: IntArray
+    end: IntArray
+    computing: Intervals
+    communicating: Intervals
+
+    @classmethod
+    def of(cls, rows: RankRows) -> RankWork:
+        """From rows with kinds and times."""
+        compute, communication = rows.are("kind", COMPUTE_KINDS), rows.are("kind", COMMUNICATION_KINDS)
+        start, end = rows.ints("start_ps"), rows.ints("end_ps")
+        return cls(
+            rows, compute, communication, rows.are("kind", P2P_KINDS), rows.ints("ready_ps"), start, end,
+            Intervals.union(start[compute], end[compute]),
+            Intervals.union(start[communication], end[communication]),
+        )  # fmt: skip
+
+
+def waterfall_of(parts: Mapping[str, int], info: RunInfo) -> Waterfall:
+    """Where a run's step goes, from the :func:`parts_of` all its ranks; see Note [Waterfall]."""
+    found = defaultdict(int, parts)
     _split_products(found, info)
-    parts = {name: found.get(name, 0) for name in PARTS}
-    return Waterfall(parts, info.step_ps, info.workload.world_size)
+    return Waterfall({name: found.get(name, 0) for name in PARTS}, info.step_ps, info.workload.world_size)
 
 
 def axis_of(group: str, phase: str, kind: str) -> str:
@@ -97,21 +117,15 @@ def axis_of(group: str, phase: str, kind: str) -> str:
     return "data" if phase == "grad_sync" else "other"
 
 
-def _of_rank(rows: RankRows, info: RunInfo) -> dict[str, int]:
+def parts_of(seen: RankWork, info: RunInfo) -> dict[str, int]:
     """Parts of one rank's step, ps; "products" holds all of the model's products yet."""
     step_ps = info.step_ps
-    start, end = rows.ints("start_ps"), rows.ints("end_ps")
-    kinds, kind_names = rows.strings("kind")
-    compute = _among(kinds, kind_names, COMPUTE_KINDS)
-    communication = _among(kinds, kind_names, COMMUNICATION_KINDS)
+    rows, compute, communication = seen.rows, seen.compute, seen.communication
+    ready, start = seen.ready, seen.start
     found: dict[str, int] = defaultdict(int)
 
-    computing = Intervals.union(start[compute], end[compute])
     own, contended = _claimed(rows, compute, None)
-    phases, phase_names = rows.strings("phase")
-    phases = phases[compute]
-    model = _among(phases, phase_names, _MODEL_PHASES)
-    again = _among(phases, phase_names, ("recompute",))
+    model, again = rows.are("phase", _MODEL_PHASES)[compute], rows.are("phase", ("recompute",))[compute]
     products = model & _by_products(rows, compute, info)
     found["products"] = int(own[products].sum())
     found["memory_bound"] = int(own[model & ~products].sum())
@@ -119,23 +133,19 @@ def _of_rank(rows: RankRows, info: RunInfo) -> dict[str, int]:
     found["optimizer"] = int(own[~model & ~again].sum())
     found["kernel_contention"] = int(contended.sum())
 
-    own, contended = _claimed(rows, communication, computing)
+    own, contended = _claimed(rows, communication, seen.computing)
     found["communication_contention"] = int(contended.sum())
     axes, axis = communication_by_axis(rows, communication)
     for number, name in enumerate(axes):
         found[name] += int(own[axis == number].sum())
 
-    ready = rows.ints("ready_ps")
-    p2p = _among(kinds, kind_names, P2P_KINDS)
-    moving = Intervals.union(start[communication], end[communication])
-    idle = computing.joined(moving).rest_of(step_ps)
+    idle = seen.computing.joined(seen.communicating).rest_of(step_ps)
     stages = info.workload.dims.get("pp", 1) > 1
-    work = compute | communication
-    last = int(end[work].max(initial=0))
+    last = int(seen.end[compute | communication].max(initial=0))
     behind = Intervals(np.array([last]), np.array([step_ps])) if last < step_ps else Intervals.none()
-    messages = Intervals.union(ready[p2p], start[p2p])
+    messages = Intervals.union(ready[seen.p2p], start[seen.p2p])
     awaited = messages.joined(behind) if stages else messages
-    others = communication & ~p2p
+    others = communication & ~seen.p2p
     peers = Intervals.union(ready[others], start[others])
     peers = peers if stages else peers.joined(behind)
     bubble = awaited.overlap(idle)
@@ -219,7 +229,3 @@ def communication_by_axis(rows: RankRows, communication: BoolArray) -> tuple[lis
     axes = [axis_of(*key) for key in keys]
     names = list(dict.fromkeys(axes))
     return names, np.array([names.index(axis) for axis in axes], dtype=np.int64)[number]
-
-
-def _among(codes: npt.NDArray[np.int32], names: list[str], wanted: Iterable[str]) -> BoolArray:
-    return np.isin(codes, [code for code, name in enumerate(names) if name in set(wanted)])

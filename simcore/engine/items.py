@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from simcore.graph.ops import IntArray
 
 _KEPT: Final = 1024  # items of a stream
+_new: Final = tuple.__new__  # without the call that a named tuple's own one makes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -140,6 +141,7 @@ class ItemMaker:
         bounds = np.append(heads, len(layout.order))
         first, last = layout.order[heads], layout.order[bounds[1:] - 1]
         self._layout, self._launches, self._rows = layout, launches, rows
+        self._stream_of, self._first_item = layout.stream_of_item, layout.first_item
         self._calls, self._kernels, self._index, self._sequences = calls, kernels, index, sequences
         self._bounds, self._first, self._row = packed(bounds), packed(first), packed(rows[first])
         self._segment, self._launch = packed(table.segment), packed(launches.offset[first])
@@ -161,7 +163,7 @@ class ItemMaker:
         if self._communicates[number]:
             if hi == lo + 1:
                 op = self._first[number]
-                work = Communication((self._calls[self._row[number]],), (self._sequence[op],))
+                work = _new(Communication, ((self._calls[self._row[number]],), (self._sequence[op],)))
             else:
                 ops = self._layout.order[lo:hi]
                 calls = [self._calls[row] for row in self._rows[ops].tolist()]
@@ -174,12 +176,18 @@ class ItemMaker:
                 launch = self._launches.offset[ops] - self._launch[number]
                 found = self._sequences[key] = self._kernels.sequence(self._index[ops], launch)
             work = found
-        sources = self._wait_from[self._first_wait[number] : self._first_wait[number + 1]]
-        waits = self._layout.latest(sources) if sources else ()
-        return Item(
+        first_wait, stop = self._first_wait[number], self._first_wait[number + 1]
+        waits: tuple[Completion, ...] = ()
+        if stop == first_wait + 1:
+            source = self._wait_from[first_wait]
+            stream = self._stream_of[source]
+            waits = ((stream, source - self._first_item[stream]),)
+        elif stop > first_wait:
+            waits = self._layout.latest(self._wait_from[first_wait:stop])
+        return _new(Item, (
             self._segment[number], self._launch[number], waits, self._watched[number], work,
             self._on_copy_engine[number],
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 class Items(Sequence[Item]):
@@ -201,16 +209,14 @@ class Items(Sequence[Item]):
     @overload
     def __getitem__(self, number: slice) -> list[Item]: ...
     def __getitem__(self, number: int | slice) -> Item | list[Item]:
-        try:
-            return self._made[number]  # type: ignore[index]  # a slice is no key
-        except (KeyError, TypeError):
-            pass
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(self._len))]
         made = self._made
-        if len(made) >= _KEPT:
-            made.clear()
-        item = made[number] = self._maker.make(self._first + number)
+        item = made.get(number)
+        if item is None:
+            if len(made) >= _KEPT:
+                made.clear()
+            item = made[number] = self._maker.make(self._first + number)
         return item
 
     def __iter__(self) -> Iterator[Item]:

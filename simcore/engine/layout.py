@@ -11,6 +11,7 @@ import numpy as np
 
 from simcore.engine.launches import Launches
 from simcore.graph import FlatOps, Graph, OpKind, resolve_waits
+from simcore.graph.flatten import by_code
 from simcore.graph.graph import Int32Array
 from simcore.graph.kinds import BoolArray, is_on_host
 from simcore.graph.ops import IntArray
@@ -42,8 +43,10 @@ class StreamLayout:
         of_host = is_on_host(kind)
         code = graph.ops.stream.codes[rows]
         on_gpu = np.flatnonzero(~of_host)
-        order = on_gpu[np.argsort(code[on_gpu], kind="stable")].astype(np.int32)
-        codes, stream_of = np.unique(code[order], return_inverse=True)
+        order = on_gpu[by_code(code[on_gpu])].astype(np.int32)
+        begins = np.ones(len(order), dtype=np.bool_)
+        begins[1:] = np.diff(code[order]) != 0
+        codes, stream_of = code[order][begins], np.cumsum(begins) - 1
         src, dst = resolve_waits(graph, flat.program, flat)
         crossing = ~of_host[src] & ~of_host[dst] & (code[src] != code[dst])
         to_host = ~of_host[src] & of_host[dst]

@@ -39,7 +39,7 @@ def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False)
     start_ps, end_ps = rows.ints("start_ps"), rows.ints("end_ps")
     wanted = end_ps > start_ps
     if not host:
-        wanted &= ~_of_kind(rows, HOST_KINDS)
+        wanted &= ~rows.are("kind", HOST_KINDS)
     shown = np.flatnonzero(wanted)
     if len(shown) == 0:
         return
@@ -49,7 +49,7 @@ def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False)
     lane, lane_names = _lanes(rows, shown, start, end)
     tid = _first_tid(pid) + lane
     heads, head_of = _constant_parts(rows, shown, tid, pid)
-    arrows.add(rows, shown[_of_kind(rows, P2P_KINDS)[shown]], pid, tid, start, end)
+    arrows.add(rows, shown[rows.are("kind", P2P_KINDS)[shown]], pid, tid, start, end)
     yield Events.of(event for index, name in enumerate(lane_names) for event in _thread(pid, index, name))
     yield from Events.alike(
         heads,
@@ -84,11 +84,6 @@ def _thread(pid: int, index: int, name: str) -> tuple[str, str]:
     )
 
 
-def _of_kind(rows: RankRows, kinds: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    codes, names = rows.strings("kind")
-    return np.isin(codes, [code for code, name in enumerate(names) if name in kinds])
-
-
 def _lanes(rows: RankRows, shown: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, list[str]]:
     """Lane of each row and the lanes' names, in the same order on every rank.
 
@@ -100,7 +95,7 @@ def _lanes(rows: RankRows, shown: IntArray, start: IntArray, end: IntArray) -> t
     lane = np.full(len(start), -1, dtype=np.int64)
     lane_names: list[str] = []
     for name in sorted(set(labels), key=lambda name: (name == "host", name != "compute", name)):
-        members = shown[np.isin(label, [code for code, found in enumerate(labels) if found == name])]
+        members = shown[np.array([found == name for found in labels])[label]]
         members = members[np.argsort(start[members], kind="stable")]
         first = len(lane_names)
         if (start[members[1:]] >= end[members[:-1]]).all():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,12 @@ class RankRows:
             return np.zeros(0, dtype=np.int32), []
         return values_of(chunk.indices).astype(np.int32, copy=False), chunk.dictionary.to_pylist()
 
+    def are(self, column: str, wanted: Container[str]) -> npt.NDArray[np.bool_]:
+        """By row, whether a text column's value is one of ``wanted``."""
+        codes, names = self.strings(column)
+        is_wanted = np.array([name in wanted for name in names], dtype=np.bool_)
+        return is_wanted[codes]
+
 
 class Timeline:
     """The tables of a run.  Open with :meth:`open`; rows are read when they are asked for."""
@@ -63,7 +69,7 @@ class Timeline:
         self.info = info
         self._classes = classes
         self._file = file
-        self._kept: dict[int, pa.Table] = {}  # by row group
+        self._kept: dict[int, tuple[pa.Table, int]] = {}  # by row group, with its bytes
 
     @classmethod
     def open(cls, run_dir: Path | str, *, finished: bool = True) -> Timeline:
@@ -258,7 +264,7 @@ class Timeline:
         What has been read of the latest one is kept, since the ranks in it are asked for one by one, and of
         others what fits :data:`_KEPT_BYTES`, since several analyses ask for the same.
         """
-        kept = self._kept.get(group)
+        kept, _ = self._kept.get(group, (None, 0))
         missing = [name for name in columns if kept is None or name not in kept.column_names]
         if missing:
             table = read_group(self._file, self.path, group, missing, len(self._classes))
@@ -266,12 +272,13 @@ class Timeline:
                 for name in kept.column_names:
                     table = table.append_column(kept.schema.field(name), kept.column(name))
                 check_order(table, self.path)
-            kept = self._kept[group] = table
-            held = sum(one.nbytes for one in self._kept.values())
+            kept = table
+            self._kept[group] = table, table.nbytes
+            held = sum(size for _, size in self._kept.values())
             for other in [one for one in reversed(self._kept) if one != group]:
                 if held <= _KEPT_BYTES:
                     break
-                held -= self._kept.pop(other).nbytes
+                held -= self._kept.pop(other)[1]
         assert kept is not None
         return kept.select(columns)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import simcore
-from simcore.analysis.waterfall import PARTS, axis_of, clocks, waterfall
+from simcore.analysis import analyse
+from simcore.analysis.waterfall import PARTS, axis_of, clocks
 from simcore.timeline import Timeline
 
 K = 1_000
@@ -21,7 +22,7 @@ def test_parts_by_hand(two_stage_run: Path) -> None:
     Rank 1: kernels 40 + 20, 10 each contention; recv and send 20 each, all_reduce 50, 5 of them contention;
     100 before the recv, and 50 in which the all_reduce waits for rank 0.
     """
-    found = waterfall(Timeline.open(two_stage_run))
+    found = analyse(Timeline.open(two_stage_run)).waterfall
     # 16,500 model flops, causal attention once, at 1 Tflop/s: 16.5 of the 160 that products take alone.
     expected = {
         "ideal": 16.5, "products": 160 - 16.5, "recompute": 50, "kernel_contention": 50, "pipeline": 70,
@@ -54,7 +55,7 @@ def test_parts_add_up_to_the_step_exactly(name: str) -> None:
     training = {"seq": 256, "global_batch": 32, **dict(said.pop("training", {}))}  # type: ignore[call-overload]
     job = simcore.describe(model, cluster="h100-8", training=training, **said)  # type: ignore[arg-type]
     run = simcore.simulate(job)
-    found = waterfall(run.timeline)
+    found = analyse(run.timeline).waterfall
     assert sum(found.gpu_ps.values()) == run.info.step_ps * run.info.workload.world_size
     assert all(isinstance(ps, int) for ps in found.gpu_ps.values())
     seconds = found.seconds()

@@ -204,7 +204,7 @@ def run_scenario(
             from simcore.report.page import PAGE_FILE, write_page
 
             with stages.stage("writing the page"):
-                timeline = Timeline.open(folder, finished=False)
+                timeline.info = info
                 write_page(timeline, analysis, folder / PAGE_FILE)
     return FinishedRun(
         out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered

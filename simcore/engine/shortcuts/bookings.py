@@ -9,20 +9,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from simcore.engine.record import joined
-from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, NUM_COLUMNS, ChainTimes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simcore.engine.rank import Rank
     from simcore.engine.result import Int32Array
+    from simcore.engine.shortcuts.apart import CellTimes
     from simcore.engine.shortcuts.cells import Cells
+    from simcore.engine.shortcuts.chain_times import ChainTimes
     from simcore.graph.ops import IntArray
+
+#: Columns of a rank's record: (ready, start, end) by item, and from this one on (start, end) by op.
+FIRST_OF_OPS: Final = 3
+NUM_COLUMNS: Final = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,58 +78,110 @@ class Bookings:
         """Add the times of what is booked to the rank's record; returns of how many ops."""
         if not self.stretches:
             return 0
-        tape = rank.tape
+        tape, booked = rank.tape, _Booked.of(self)
         records = [
             np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
             for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
         ]
-        chains, chain_of = _numbered([stretch.times for stretch in self.stretches])
-        bounds = np.array(
-            [(one.times.first[one.first], one.times.first[one.stop]) for one in self.stretches]
-        )  # [stretch][begin, end][stream][item, op]
-        stretch, begin_ps = np.array(self.stretch), np.array(self.begin_ps)
-        places = np.array(cells.places, dtype=np.int64).reshape(-1, len(cells.streams))[np.array(self.place)]
+        places = np.array(cells.places, dtype=np.int64).reshape(-1, len(cells.streams))
+        place = places[np.array(self.place)][booked.booking]
+        columns = [
+            np.concatenate([cell.columns[column] for cell in booked.cells]) for column in range(NUM_COLUMNS)
+        ]
         num_ops = 0
         for s, stream in enumerate(cells.streams):
-            item = tape.first_item[stream] + places[:, s]
-            some = np.flatnonzero((bounds[:, 1, s, 0] > bounds[:, 0, s, 0])[stretch])
-            item, which = item[some], stretch[some]
-            since, size = bounds[which, 0, s], bounds[which, 1, s] - bounds[which, 0, s]
+            size = booked.sizes[booked.cell, s]
             num_ops += int(size[:, 1].sum())
-            for column in range(NUM_COLUMNS):
-                of_ops = int(column >= FIRST_OF_OPS)
-                values, base = _columns(chains, s, column)
-                base = base[chain_of[which]]
-                kept = np.flatnonzero(base >= 0)
+            item = tape.first_item[stream] + place[:, s] + booked.items_before[:, s]
+            for column, values in enumerate(columns):
+                kind = int(column >= FIRST_OF_OPS)
+                number_set = np.concatenate([[0], np.cumsum(values >= 0)])
+                begin = booked.first[:, s, kind]
+                is_set = number_set[begin + booked.sizes[:, s, kind]] > number_set[begin]
+                kept = np.flatnonzero(is_set[booked.cell])
                 if not len(kept):
                     continue
-                sizes = size[kept, of_ops]
-                first = tape.first_op[item[kept]] if of_ops else item[kept]
-                value = values[_ranges(base[kept] + since[kept, of_ops], sizes)]
-                moved = value + np.repeat(begin_ps[some[kept]], sizes)
+                sizes = size[kept, kind]
+                first = tape.first_op[item[kept]] if kind else item[kept]
+                value = values[_ranges(begin[booked.cell[kept]], sizes)]
+                moved = value + np.repeat(booked.begin_ps[kept], sizes)
                 records[column][_ranges(first, sizes)] = np.where(value >= 0, moved, -1)
         return num_ops
 
     def log(self) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64], IntArray]:
         """(time, number of the plan, change of its rate) of all flows; the booking that each belongs to."""
-        chains, chain_of = _numbered([one.times for one in self.stretches])
-        bounds = np.array(
-            [(one.times.first_change[one.first], one.times.first_change[one.stop]) for one in self.stretches]
-        )
-        base = np.cumsum([0, *(len(one.change) for one in chains)])[:-1]
+        booked = _Booked.of(self)
+        changes = [change for cell in booked.cells for change in cell.changes]
+        time, call, change = zip(*changes, strict=True) if changes else ((), (), ())
+        count = np.array([len(cell.changes) for cell in booked.cells], dtype=np.int64)
         plans = np.array([plan for one in self.stretches for plan in one.plans], dtype=np.int32)
         first_plan = np.cumsum([0, *(len(one.plans) for one in self.stretches)])[:-1]
-        which = np.array(self.stretch)
-        size = (bounds[:, 1] - bounds[:, 0])[which]
-        change = _ranges((base[chain_of] + bounds[:, 0])[which], size)
-        time = np.concatenate([one.change_ps for one in chains])[change]
-        call = np.concatenate([one.change_call for one in chains])[change]
+        size = count[booked.cell]
+        of = _ranges((np.cumsum(count) - count)[booked.cell], size)
+        first_call = first_plan[np.array(self.stretch)][booked.booking] + booked.first_call
         return (
-            time + np.repeat(np.array(self.begin_ps), size),
-            plans[np.repeat(first_plan[which], size) + call],
-            np.concatenate([one.change for one in chains])[change],
-            np.repeat(np.array(self.number), size),
+            np.array(time, dtype=np.int64)[of] + np.repeat(booked.begin_ps, size),
+            plans[np.array(call, dtype=np.int64)[of] + np.repeat(first_call, size)],
+            np.array(change, dtype=np.float64)[of],
+            np.repeat(np.array(self.number)[booked.booking], size),
         )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Booked:
+    """The cells of all bookings of a rank, one after the other.
+
+    ``cells`` are the different ones, ``sizes[n, s]`` the (items, ops) of one on stream ``s`` and ``first[n,
+    s]`` where these begin in the columns of all of them.  Of each that is booked: the ``cell``, its
+    ``booking``, when it begins, the number of its first call in the chain, and ``items_before`` it on each
+    stream since the booking's place.
+    """
+
+    cells: list[CellTimes]
+    sizes: IntArray
+    first: IntArray
+    cell: IntArray
+    booking: IntArray
+    begin_ps: IntArray
+    first_call: IntArray
+    items_before: IntArray
+
+    @classmethod
+    def of(cls, bookings: Bookings) -> _Booked:
+        number: dict[CellTimes, int] = {}
+        shapes: list[tuple[tuple[int, int], ...]] = []
+        cells: list[int] = []
+        begins: list[int] = []
+        calls: list[int] = []
+        for one in bookings.stretches:
+            times, pattern = one.times, one.times.pattern
+            for place in range(one.first, one.stop):
+                cell = times.cells[place]
+                assert cell is not None
+                if cell not in number:
+                    number[cell] = len(number)
+                    shapes.append(pattern.cells[place].shape)
+                cells.append(number[cell])
+            begins += times.begin_ps[one.first : one.stop]
+            calls += pattern.first_call[one.first : one.stop]
+        sizes = np.array(shapes, dtype=np.int64)
+        whole = sizes.sum(axis=1)
+        first = (np.cumsum(whole, axis=0) - whole)[:, None] + np.cumsum(sizes, axis=1) - sizes
+        # Of each stretch: the cells in it, and what is before them.
+        cell_of = np.array(cells, dtype=np.int64)
+        counts = np.array([one.stop - one.first for one in bookings.stretches], dtype=np.int64)
+        begin_of = np.cumsum(counts) - counts
+        items = sizes[cell_of, :, 0]
+        before = np.cumsum(items, axis=0) - items
+        before -= np.repeat(before[begin_of], counts, axis=0)
+        # Of each booking the cells of its stretch.
+        stretch = np.array(bookings.stretch)
+        count = counts[stretch]
+        at = _ranges(begin_of[stretch], count)
+        booking = np.repeat(np.arange(len(stretch)), count)
+        begin_ps = np.array(bookings.begin_ps)[booking] + np.array(begins, dtype=np.int64)[at]
+        first_call = np.array(calls, dtype=np.int64)[at]
+        return cls(list(number), sizes, first, cell_of[at], booking, begin_ps, first_call, before[at])
 
 
 def log_of(bookings: Sequence[Bookings]) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64]]:
@@ -136,21 +193,6 @@ def log_of(bookings: Sequence[Bookings]) -> tuple[IntArray, Int32Array, npt.NDAr
     parts.clear()
     order = np.argsort(joined(numbers), kind="stable")
     return joined(times)[order], joined(plans)[order], joined(changes)[order]
-
-
-def _numbered(times: Sequence[ChainTimes]) -> tuple[list[ChainTimes], IntArray]:
-    """Different ones, and the number of each."""
-    number = {one: n for n, one in enumerate(dict.fromkeys(times))}
-    return list(number), np.array([number[one] for one in times], dtype=np.int64)
-
-
-def _columns(chains: Sequence[ChainTimes], stream: int, column: int) -> tuple[IntArray, IntArray]:
-    """A column of several chains, one behind the other, and where each begins; -1: nothing is recorded."""
-    found = [one.streams[stream][column] for one in chains]
-    values = [one for one in found if one is not None]
-    begin = np.cumsum([0, *(0 if one is None else len(one) for one in found)])[:-1]
-    begin[[one is None for one in found]] = -1
-    return np.concatenate(values) if values else np.zeros(0, np.int64), begin
 
 
 def _ranges(first: IntArray, size: IntArray) -> IntArray:

@@ -24,7 +24,7 @@ from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, RERATED, TAKEN
 from simcore.engine.shortcuts.apart import Disturbance, DisturbedError, Playing, Share, Signature, make
 from simcore.engine.shortcuts.bookings import Bookings
 from simcore.engine.shortcuts.cell_times import CellBook, Course, OwnCalls
-from simcore.engine.shortcuts.cells import Cells, Chain, Pattern
+from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern
 from simcore.engine.shortcuts.chain_times import ChainTimes, ends_well, strung
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Shared:
     booked: list[Bookings] = field(default_factory=list)
     chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)
     of_course: dict[Course, ChainTimes] = field(default_factory=dict)
+    alone: dict[Cell, Pattern] = field(default_factory=dict)
 
     def times(self, own: OwnCalls, pattern: Pattern, share: Share) -> ChainTimes:
         """Times of a chain as a rank carries out its calls."""
@@ -63,7 +64,9 @@ class Shared:
         """Times of a cell with a course of its own."""
         found = self.of_course.get(course)
         if found is None:
-            alone = Pattern.of((course.cell,))
+            alone = self.alone.get(course.cell)
+            if alone is None:
+                alone = self.alone[course.cell] = Pattern.of((course.cell,))
             found = self.of_course[course] = strung([course.times], alone)
         return found
 

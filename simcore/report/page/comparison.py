@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.analysis.comparison import Comparison
-from simcore.analysis.waterfall import PARTS, waterfall
+from simcore.analysis.waterfall import PARTS
 from simcore.report.asked import stated_job, title
 from simcore.report.comparison import comparison_object, verdict
 from simcore.report.page.charts import pipeline_chart
@@ -23,7 +23,7 @@ def write_comparison(comparison: Comparison, first: Timeline, second: Timeline, 
         _header(first, second),
         section("answer", "The difference", lines(verdict(comparison)), _steps(comparison)),
         _inputs(comparison),
-        _falls(comparison, first, second),
+        _falls(comparison),
         _ops(comparison),
         *(_pictures()),
     ]
@@ -70,10 +70,10 @@ def _inputs(comparison: Comparison) -> str:
     return section("inputs", "What was asked differently", said)
 
 
-def _falls(comparison: Comparison, first: Timeline, second: Timeline) -> str:
+def _falls(comparison: Comparison) -> str:
     """What each part of the step adds to the difference; by the token where works are not the same."""
     scale_a, scale_b = comparison.time_scale
-    falls = [waterfall(one) for one in (first, second)]
+    falls = [one.waterfall for one in comparison.runs]
     both = [
         {name: ps / fall.num_ranks * scale for name, ps in fall.gpu_ps.items()}
         for fall, scale in zip(falls, (scale_a, scale_b), strict=True)

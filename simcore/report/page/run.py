@@ -10,7 +10,7 @@ from typing import Final
 from simcore.analysis.critical_path import critical_path
 from simcore.analysis.links import step_links
 from simcore.analysis.step import StepAnalysis
-from simcore.analysis.waterfall import PARTS, Waterfall, waterfall
+from simcore.analysis.waterfall import PARTS, Waterfall
 from simcore.report.asked import stated_job, title
 from simcore.report.band_tables import band_range
 from simcore.report.json_object import json_object
@@ -34,7 +34,7 @@ _KINDS: Final = {
 def write_page(timeline: Timeline, analysis: StepAnalysis, path: Path) -> None:
     """Write a run's page to ``path``.  InputError where it cannot be written."""
     info = timeline.info
-    fall = waterfall(timeline)
+    fall = analysis.waterfall
     numbers = json_object(info, analysis, timeline.path, 0.0)
     data = {
         "numbers": {key: value for key, value in numbers.items() if key not in ("timeline", "wall_s")},
