@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from simcore.analysis.totals import Totals
 from simcore.graph.arrow import values_of
+from simcore.graph.flatten import by_code
 from simcore.graph.kinds import COMMUNICATION_KINDS
 from simcore.timeline.reader import Timeline
 from simcore.timeline.schema import COUNTERS, COUNTERS_FILE
@@ -81,9 +82,7 @@ def step_links(timeline: Timeline) -> StepLinks:
 def _integrals(table: Any, codes: npt.NDArray[np.int32], step_ps: int) -> dict[int, tuple[float, float]]:
     """Of each resource its bytes and its highest rate; rows of one are in the order of time."""
     times, values = (values_of(table.column(name)) for name in ("time_ps", "value"))
-    if codes.max() < 1 << 16:  # short numbers are sorted in one pass over them
-        codes = codes.astype(np.uint16)
-    order = np.argsort(codes, kind="stable")
+    order = by_code(codes)
     codes, times, values = codes[order], times[order], values[order]
     until = np.append(times[1:], step_ps)
     last = np.append(codes[1:] != codes[:-1], True)

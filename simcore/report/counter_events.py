@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.arrow import values_of
+from simcore.graph.flatten import by_code
 from simcore.report.event_text import Events, IntArray, microseconds, numbered
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
@@ -96,7 +97,7 @@ class ChosenCounters:
     @cached_property
     def _changes(self) -> dict[int, tuple[IntArray, npt.NDArray[np.float64]]]:
         """(time, value) of each resource's changes, one per ns, from a zero at the origin if no other."""
-        order = np.argsort(self.resource, kind="stable")
+        order = by_code(self.resource)
         codes, first = np.unique(self.resource[order], return_index=True)
         found = {}
         for code, rows in zip(codes.tolist(), np.split(order, first[1:]), strict=True):
