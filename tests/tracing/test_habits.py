@@ -120,7 +120,7 @@ def test_flash_attention_of_an_extension(pool: WorkerPool, tmp_path: Path) -> No
     ops = names(found)
     product = 2 * 2 * 4 * 8 * 8 * 64  # batch 2, 4 heads, 8 queries, 8 keys, width 64
     assert flops(found) == (2 + 5) * product  # flash attention's backward pass makes the scores anew
-    assert ops.count("aten::_scaled_dot_product_flash_attention") == 1
+    assert len([op for op in ops if "scaled_dot_product" in op and "backward" not in op]) == 1
     for name in ("rotary_kernel", "layer_norm_fwd_1pass_kernel", "layer_norm_bwd_kernel"):
         assert name in ops
     assert found.stand_ins == ("flash_attn",)
@@ -250,6 +250,20 @@ def test_jagged_tensors_attend_within_their_sequences(pool: WorkerPool, tmp_path
     (found,) = trace(pool, "jagged", tmp_path, script="layouts").values()
     product, scores = 2 * 14 * 32 * 32, 4 * (5 * 5 + 9 * 9) * 32
     assert (flops(found, "fwd"), flops(found, "bwd")) == (product + scores, product + scores * 5 // 2)
+
+
+def test_attention_is_what_torch_chooses_on_the_gpu(pool: WorkerPool, tmp_path: Path) -> None:
+    """As measured on an H200 with torch 2.11: cuDNN's for 16 bits, memory-efficient for fp32."""
+    found = trace(pool, "chosen", tmp_path, script="layouts")[1]
+    release = tuple(map(int, dict(found.versions)["torch"].split(".")[:2]))
+    first = "cudnn" if release >= (2, 11) else "flash"
+    chosen = [op.removeprefix("aten::_scaled_dot_product_") for op in names(found) if "scaled_dot" in op]
+    # bf16, causal and not; fp32; heads of 256, for which cuDNN is not trained; without cuDNN; with a mask.
+    masked = "cudnn" if first == "cudnn" else "efficient"
+    expected = [f"{first}_attention", f"{first}_attention_full", "efficient_attention_full"]
+    expected += ["flash_attention", "flash_attention", f"{masked}_attention_full"]
+    assert [op for op in chosen if "backward" not in op] == expected
+    assert sorted(op.replace("_backward", "") for op in chosen if "backward" in op) == sorted(expected)
 
 
 def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:

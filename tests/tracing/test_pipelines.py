@@ -162,8 +162,8 @@ def test_context_parallel_attention_passes_keys_and_values_on(pool: WorkerPool) 
     # To one other rank of four: as much through a port as of an even exchange of 4/3.  Three times forward
     # and backward; gradients, of keys and values in fp32, four times.
     assert sizes == {pair * 4 // 3 * 2: 3 + 3, pair * 4 // 3 * 4: 4}
-    flash = [one for one in found if "flash_attention" in one.name]
-    assert len(flash) == 4 + 4  # one for each rank's keys, forward and backward
+    attention = [one for one in found if "scaled_dot_product" in one.name]
+    assert len(attention) == 4 + 4  # one for each rank's keys, forward and backward
 
 
 def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:

@@ -96,7 +96,7 @@ def _trace(pool: object, script: str, options: list[str], target: Path) -> None:
 
 def _step_s(graph: Path, gbits_per_s: float, *, tf32: bool) -> float:
     """Seconds per step, as the command ``run_sim`` finds them."""
-    arguments = [str(graph), "--cluster", CLUSTER, "--out", str(graph) + ".run"]
+    arguments = [str(graph), "--cluster", CLUSTER, "--out", str(graph) + ".run", "--force"]
     arguments += ["--set", f"cluster.nic_bytes_per_s={gbits_per_s}Gb/s"]
     arguments += ["--set", f"workload.fp32_math={'tf32' if tf32 else 'ieee'}"]
     try:

@@ -1,9 +1,10 @@
-"""Tensors that are not dense: ``layouts.py sparse | neighbours | jagged``."""
+"""Tensors that are not dense: ``layouts.py sparse | neighbours | jagged | chosen``."""
 
 import sys
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def sparse():
@@ -54,6 +55,28 @@ def jagged():
         x = torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda", dtype=torch.bfloat16)
         heads = model(x).unflatten(-1, [4, 8]).transpose(1, 2)
         nn.functional.scaled_dot_product_attention(heads, heads, heads).values().sum().backward()
+        optimizer.step()
+
+
+def chosen():
+    """Attention of several kinds, for torch to choose a kernel."""
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attend = nn.functional.scaled_dot_product_attention
+    for _ in range(3):
+        whole = model(torch.zeros(2, 4, 8, 64, device="cuda"))
+        half, wide = whole.bfloat16(), torch.cat([whole] * 4, -1).bfloat16()
+        found = [
+            attend(half, half, half, is_causal=True),
+            attend(half, half, half),
+            attend(whole, whole, whole),
+            attend(wide, wide, wide, is_causal=True),
+        ]
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            found.append(attend(half, half, half, is_causal=True))
+        mask = torch.rand(8, 8, device="cuda") > 0.5
+        found.append(attend(half, half, half, mask))
+        sum(one.float().sum() for one in found).backward()
         optimizer.step()
 
 

@@ -109,7 +109,10 @@ def every_second_product() -> Any:
             counted[context.is_recompute] += 1
             keep = counted[context.is_recompute] % 2 == 1
         else:
-            keep = op == torch.ops.aten._scaled_dot_product_flash_attention.default
+            keep = op in (
+                torch.ops.aten._scaled_dot_product_flash_attention.default,
+                torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+            )
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)

@@ -123,6 +123,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "torch.nn.attention.flex_attention": flex_attention.install,
             "torch.nested._internal.nested_tensor": jagged_tensors.install,
             "torchvision.extension": torchvision_ops.declare,
+            "transformers.utils.import_utils": host_values.not_compiling,
         }
     )
     if not preparation.recipe:

@@ -126,7 +126,7 @@ class AtenOp:
     __slots__ = (
         *("allocates", "base", "chooses", "cost", "filled", "finds_overflow", "flops", "has_kernel"),
         "is_view",
-        *("made_of", "name", "random"),
+        *("made_of", "masked_at", "name", "random"),
         *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
 
@@ -154,6 +154,15 @@ class AtenOp:
         self.result_is_known = bool(self.writes) and (not schema.returns or self.base in _IN_PLACE)
         #: The result shares the argument's storage, by schema or because torch says so elsewhere.
         self.is_view = self.base.startswith("aten::") and (is_view or self.base == "aten::_unsafe_view")
+        #: Where attention is told whether it is causal; None: it is no attention.
+        self.masked_at = next(
+            (
+                (index, argument.name)
+                for index, argument in enumerate(schema.arguments)
+                if argument.name in ("is_causal", "custom_mask_type")
+            ),
+            None,
+        )
         #: May choose experts for tokens.
         self.chooses = self.base in ("aten::topk", "aten::argmax", "aten::max")
         #: Its second argument says afterwards whether gradients have overflowed.
@@ -181,6 +190,15 @@ class AtenOp:
         for index, name in self.writes:
             tensors_in(args[index] if index < len(args) else kwargs.get(name), found)
         return found if self.writes else tensors_in(result, found)
+
+    def kernel(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+        """Its name as a kernel: attention that computes every score is "full", which a price goes by."""
+        if self.masked_at is None:
+            return self.name
+        index, name = self.masked_at
+        causal = args[index] if index < len(args) else kwargs.get(name, False)
+        head, backward, _ = self.name.partition("_backward")
+        return self.name if causal else f"{head}_full{backward}"
 
     def num_flops(self, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
         """By torch's formula, which knows of no type that a product is to have; 0 without one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention import SDPBackend
 
 from workloads.tracing.fake.storages import touched_bytes
 from workloads.tracing.kernels import KernelCost, register_cost
@@ -81,14 +83,18 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Flash or memory-efficient attention; the former has groups of query heads for one of keys."""
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    widths = {query.shape[-1], value.shape[-1]}  # multi-head latent attention has narrower values
-    if attn_mask is None and half and len(widths) == 1 and query.shape[-1] <= 256:
+    """One kernel; which is torch's choice on the GPU that the program sees (Note [Which attention])."""
+    backend = _attention_backend(query, value, attn_mask)
+    if backend == SDPBackend.MATH:
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    if backend == SDPBackend.FLASH_ATTENTION:
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
+    repeated = backend == SDPBackend.EFFICIENT_ATTENTION and enable_gqa
+    if repeated and query.shape[-3] != key.shape[-3]:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -97,9 +103,53 @@ def _attention(
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     need_gradient = query.requires_grad or key.requires_grad or value.requires_grad
+    if backend == SDPBackend.CUDNN_ATTENTION:
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(
+            query, key, value, attn_mask, need_gradient, dropout_p, is_causal, False, scale=scale
+        )[0]
     return torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, need_gradient, dropout_p, is_causal, scale=scale
     )[0]
+
+
+#: As torch has it before it looks at the GPU.
+_USUAL_ORDER = [
+    *(SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH),
+    *(SDPBackend.CUDNN_ATTENTION, SDPBackend.OVERRIDEABLE),
+]
+
+
+def _attention_backend(
+    query: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None
+) -> SDPBackend:
+    """Note [Which attention].
+
+    The program's own order (``sdpa_kernel(..., set_priority=True)``), else cuDNN first on a GPU of capability
+    9.0 from torch 2.11 on (measured on an H200 there; 2.9 took flash), then flash, memory-efficient, math
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).  Those that the program switches off, or that do
+    not know its tensors, are passed over: flash has no masks, both no fp32; cuDNN is trained with heads of up
+    to 128.
+    """
+    order = [SDPBackend(one) for one in torch._C._get_sdp_priority_order()]
+    if order == _USUAL_ORDER and _prefers_cudnn():
+        order.insert(0, SDPBackend.CUDNN_ATTENTION)
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    width = query.shape[-1]  # multi-head latent attention has narrower values
+    same = half and width == value.shape[-1] and width % 8 == 0
+    cuda: Any = torch.backends.cuda
+    fits = {
+        SDPBackend.CUDNN_ATTENTION: same and width <= 128 and cuda.cudnn_sdp_enabled(),
+        SDPBackend.FLASH_ATTENTION: same and width <= 256 and attn_mask is None and cuda.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: cuda.math_sdp_enabled(),
+    }
+    return next((one for one in order if fits.get(one)), SDPBackend.EFFICIENT_ATTENTION)
+
+
+def _prefers_cudnn() -> bool:
+    release = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+    capable = torch.cuda.get_device_capability() in ((9, 0), (10, 0))
+    return release >= (2, 11) and capable and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
 
 
 def _rms_norm(x: torch.Tensor, normalized_shape: Sequence[int], *_: Any) -> tuple[torch.Tensor, torch.Tensor]:

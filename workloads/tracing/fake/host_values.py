@@ -252,6 +252,14 @@ def install() -> None:
     gpu_kernels.install()
 
 
+def not_compiling(transformers: Any) -> None:
+    """Transformers take a tensor without data for one that a compiler follows, of which they ask no values:
+    they would make a causal mask that a real run does without.
+    """
+    if hasattr(transformers, "is_fake_tensor"):
+        transformers.is_fake_tensor = lambda _tensor: False
+
+
 def _of_known(initialise: Callable[..., Any]) -> Callable[..., Any]:
     """Initial values of a small tensor of the host; others are no part of a training step."""
 

@@ -187,9 +187,9 @@ class Recorder(OpLog, TorchDispatchMode):
         outputs = operator.outputs(args, kwargs, result)
         device_inputs = [tensor for tensor in inputs if is_on_device(tensor)]
         device_outputs = [tensor for tensor in outputs if is_on_device(tensor)]
-        if not device_inputs and not device_outputs:
-            return
-        name = operator.name
+        if not device_inputs and not any(one.numel() for one in device_outputs):
+            return  # of the host alone, or nothing is filled
+        name = operator.kernel(args, kwargs)
         across = len(device_inputs) + len(device_outputs) < len(inputs) + len(outputs)
         if operator.base in ("aten::_to_copy", "aten::copy_") and across:
             kind, op_class, flops = OpKind.MEMCPY, "copy", 0
