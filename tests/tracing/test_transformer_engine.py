@@ -140,6 +140,54 @@ def test_attention_is_computed_beside_what_goes_round(pool: WorkerPool, tmp_path
             assert streams[first] != streams[second] and (second, first) not in waits
 
 
-def test_fp8_is_refused(pool: WorkerPool, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="Transformer Engine is not installed, and its stand-in has no fp8"):
-        trace(pool, "fp8", tmp_path)
+def test_products_in_fp8_by_the_maximum_of_each_tensor(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "current", tmp_path)
+    size, maximum = TOKENS * WIDTH, 4  # in 8 bits; one float
+    # What is a part of the tokens is cast by the maximum of all parts, and gathered in 8 bits; sums have 16.
+    assert collectives(found) == [
+        ("fwd", "all_reduce", maximum),
+        ("fwd", "all_gather", size),
+        ("fwd", "reduce_scatter", 2 * size),
+        ("bwd", "all_reduce", maximum),
+        ("bwd", "all_gather", size),
+        ("bwd", "all_gather", size),
+        ("bwd", "reduce_scatter", 2 * size),
+    ]
+    qkv, out = 2 * TOKENS * WIDTH * 3 * WIDTH // 2, 2 * TOKENS * WIDTH // 2 * WIDTH
+    ops = rows(found, "phase", "name", "flops", "dtype")
+    assert [op[1:] for op in ops if "mm" in op[1]] == [
+        ("aten::_scaled_mm", qkv, "float8_e4m3fn"),
+        ("aten::_scaled_mm", out, "float8_e4m3fn"),
+        ("aten::_scaled_mm", out, "float8_e4m3fn"),
+        ("wgrad_gemm_accum", out, "float8_e4m3fn"),
+        ("aten::_scaled_mm", qkv, "float8_e4m3fn"),
+        ("wgrad_gemm_accum", qkv, "float8_e4m3fn"),
+    ]
+    casts = [(op[0], op[1]) for op in ops if op[1].endswith("fp8")]
+    whole = ["amax_fp8", "cast_transpose_fp8"]  # with the transpose that a gradient's product reads
+    # Input in parts, weight; input, weight; the gradient in parts, turned; the gradient, the input turned.
+    assert [name for way, name in casts if way == "fwd"] == ["amax_fp8", "cast_fp8", *whole, *whole, *whole]
+    assert [name for way, name in casts if way == "bwd"] == [
+        *("amax_fp8", "cast_fp8", "transpose_fp8"), *whole, "transpose_fp8",
+    ]  # fmt: skip
+
+
+def test_products_in_fp8_by_earlier_maxima_share_them(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "delayed", tmp_path)
+    shared = [call for call in collectives(found) if call[1] == "all_reduce"]
+    # Of two products: three maxima each behind the forward pass, two behind the backward pass.
+    assert shared == [("fwd", "all_reduce", 4 * 2 * 3), ("bwd", "all_reduce", 4 * 2 * 2)]
+    assert "amax_fp8" not in {name for (name,) in rows(found, "name")}
+
+
+def test_blocks_of_32_are_gathered_in_both_orders(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "mxfp8", tmp_path)
+    size = TOKENS * WIDTH
+    gathers = [(way, number) for way, call, number in collectives(found) if call == "all_gather"]
+    assert gathers == [("fwd", size), ("bwd", size), ("bwd", size), ("bwd", size)]
+    assert [name for (name,) in rows(found, "name") if "gemm" in name].count("mxfp8_gemm") == 4
+
+
+def test_numbers_of_four_bits_are_refused(pool: WorkerPool, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="Transformer Engine is not installed, and its stand-in has no nvfp4"):
+        trace(pool, "nvfp4", tmp_path)

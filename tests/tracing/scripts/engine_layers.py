@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import transformer_engine.pytorch as te
+from transformer_engine.common import recipe
 from transformer_engine.pytorch.optimizers import FusedAdam
 from transformer_engine.pytorch.permutation import moe_permute_with_probs, moe_unpermute
 from transformer_engine.pytorch.router import fused_topk_with_score_function
@@ -86,20 +87,22 @@ class Ring(torch.nn.Module):
 def main(which: str) -> None:
     dist.init_process_group("nccl")
     kinds = {"experts": Experts, "ring": Ring}
-    model = (
-        kinds[which]() if which in kinds else Block(sequence_parallel=which == "sequence parallel")
-    ).cuda()
+    model = (kinds[which]() if which in kinds else Block(sequence_parallel=which != "tensor parallel")).cuda()
     tokens = (SEQ * BATCH, WIDTH) if which == "experts" else (SEQ // 2, BATCH, WIDTH)
     if which == "tensor parallel":
         tokens = (SEQ, BATCH, WIDTH)
-    if which == "fp8":
-        with te.fp8_autocast(enabled=True):
-            model(torch.ones(tokens, device="cuda"))
+    recipes = {"delayed": recipe.DelayedScaling, "current": recipe.Float8CurrentScaling}
+    recipes |= {"mxfp8": recipe.MXFP8BlockScaling, "nvfp4": recipe.NVFP4BlockScaling}
+    scaling = recipes.get(which)
     optimizer = FusedAdam(model.parameters())
     dtype = next(model.parameters()).dtype
     for _ in range(3):
         x = torch.randn(tokens, device="cuda", dtype=dtype, requires_grad=True)
-        model(x).sum().backward()
+        with te.fp8_autocast(
+            scaling is not None, fp8_recipe=scaling and scaling(), fp8_group=dist.group.WORLD
+        ):
+            found = model(x)
+        found.sum().backward()
         optimizer.step()
 
 

@@ -163,7 +163,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     policy = ValuePolicy(job.values)
     recorder = Recorder(whole_life=not by_recipe, load=parse_load(job.load))
     steps = StepMarks(recorder, job.step, by_recipe=by_recipe, closing=job.closing)
-    output = io.StringIO()
+    output = _Output()
     ended_by: BaseException | None = None
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
@@ -199,6 +199,14 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         recorder.recording = False
         gc.enable()
     return _result(job, rank, steps, policy)
+
+
+class _Output(io.StringIO):
+    """What a script prints; with a descriptor (of errors) for what writes below Python, as faulthandler."""
+
+    def fileno(self) -> int:
+        """Of this process's standard error."""
+        return 2
 
 
 def _note_life(recorder: Any) -> None:

@@ -1,8 +1,8 @@
 """Transformer Engine: layers, attention, moves of tokens, optimizers, as Megatron-core and scripts call them.
 
 Products are torch's own operators or carry a name of their own; collectives, streams and what is kept for
-the backward pass are those of TransformerEngine 2.9.  What is left out (fp8, user buffers, operators to be
-fused) is refused where it is used.
+the backward pass are those of TransformerEngine 2.9.  What is left out (experts, attention and parameters in
+fp8, user buffers, operators to be fused) is refused where it is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from workloads.tracing.stand_ins import apex
-from workloads.tracing.stand_ins.transformer_engine import attention, modules, products, routing, state
+from workloads.tracing.stand_ins.transformer_engine import (
+    attention,
+    modules,
+    products,
+    quantisation,
+    routing,
+    state,
+)
 from workloads.tracing.stand_ins.transformer_engine.refusal import absent
 
 _VERSION = "2.9.0"
@@ -34,12 +41,12 @@ _MODULES_OF_LAYERS = {
     **_named(modules.LayerNormLinear, modules.GroupedLinear, modules.LayerNorm, modules.RMSNorm),
 }
 _FP8 = {
-    "FP8GlobalStateManager": state.FP8GlobalStateManager,
-    "autocast": state.autocast,
-    "fp8_autocast": state.autocast,
-    "fp8_model_init": state.quantized_model_init,
-    "quantized_model_init": state.quantized_model_init,
-    "check_fp8_support": lambda: (False, "the stand-in for Transformer Engine has no fp8"),
+    "FP8GlobalStateManager": quantisation.FP8GlobalStateManager,
+    "autocast": quantisation.autocast,
+    "fp8_autocast": quantisation.autocast,
+    "fp8_model_init": quantisation.quantized_model_init,
+    "quantized_model_init": quantisation.quantized_model_init,
+    "check_fp8_support": lambda: (True, ""),
 }
 _TENSORS = {
     name: absent(name, torch.Tensor)
@@ -48,8 +55,8 @@ _TENSORS = {
 _DISTRIBUTED = {
     **_named(state.CudaRNGStatesTracker, state.checkpoint, state.activation_recompute_forward),
     "get_all_rng_states": dict,
-    "is_fp8_activation_recompute_enabled": state.FP8GlobalStateManager.is_fp8_enabled,
-    "in_fp8_activation_recompute_phase": state.FP8GlobalStateManager.is_fp8_enabled,
+    "is_fp8_activation_recompute_enabled": quantisation.FP8GlobalStateManager.is_fp8_enabled,
+    "in_fp8_activation_recompute_phase": quantisation.FP8GlobalStateManager.is_fp8_enabled,
 }
 _ROPE = _named(attention.apply_rotary_pos_emb, attention.apply_fused_qkv_rotary_pos_emb)
 _ATTENTION = {
@@ -70,7 +77,7 @@ _FP8_PADDING = {name: absent(name, torch.nn.Module) for name in ("Fp8Padding", "
 _CONTENTS: dict[str, dict[str, Any]] = {
     "": {"__version__": _VERSION},
     "common": {},
-    "common.recipe": {"Format": state.Format, "Recipe": state.Recipe, **state.RECIPES},
+    "common.recipe": {"Format": quantisation.Format, "Recipe": quantisation.Recipe, **quantisation.RECIPES},
     "pytorch": {
         **_MODULES_OF_LAYERS,
         **_FP8,

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
+from workloads.tracing.stand_ins.transformer_engine import quantisation
 from workloads.tracing.stand_ins.transformer_engine.products import (
     GroupedProduct,
     LinearCall,
     LinearProduct,
 )
+from workloads.tracing.stand_ins.transformer_engine.quantised import QuantisedProduct
 from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 Init = Callable[[torch.Tensor], Any]
@@ -84,6 +86,8 @@ class TransformerEngineBaseModule(torch.nn.Module):
             sequence_parallel=self.sequence_parallel,
             into_main_grad=self.fuse_wgrad_accumulation,
             accumulate=not is_first_microbatch,
+            recipe=quantisation.recipe_in_force(),
+            is_first=is_first_microbatch,
         )
 
     def add_weight_and_bias(self, init: Init | None, names: tuple[str, str] = ("weight", "bias")) -> None:
@@ -113,11 +117,13 @@ class TransformerEngineBaseModule(torch.nn.Module):
         """``inp`` times the weight; with the bias beside it where it is not added here."""
         dtype = _activation_dtype(inp)
         weight, bias = (tensor.to(dtype) for tensor in (self.weight, self.bias))
-        found = LinearProduct.apply(  # type: ignore[no-untyped-call]
+        call = self.call(is_first_microbatch)
+        product = QuantisedProduct if call.recipe else LinearProduct
+        found = product.apply(  # type: ignore[no-untyped-call]
             inp.to(dtype),
             weight,
             bias if self.apply_bias else None,
-            self.call(is_first_microbatch),
+            call,
             self.weight,
         )
         return (found, bias) if self.return_bias else found
@@ -138,7 +144,7 @@ class EngineLinear(TransformerEngineBaseModule):
     ) -> Any:
         """(..., out_features)."""
         if fp8_output:
-            raise NotStoodInError("fp8")
+            raise NotStoodInError("results in fp8")
         return self.product(inp, is_first_microbatch)
 
 
@@ -180,7 +186,7 @@ class LayerNormLinear(TransformerEngineBaseModule):
     ) -> Any:
         """(..., out_features)."""
         if fp8_output:
-            raise NotStoodInError("fp8")
+            raise NotStoodInError("results in fp8")
         weight, bias = self._parameters["layer_norm_weight"], self._parameters["layer_norm_bias"]
         normal = normalise(self.normalization, inp, weight, bias)
         found = self.product(normal, is_first_microbatch)
@@ -214,6 +220,8 @@ class GroupedLinear(TransformerEngineBaseModule):
         is_first_microbatch: bool | None = None,
     ) -> Any:
         """(rows, out_features); ``m_splits``: rows of each expert."""
+        if quantisation.FP8GlobalStateManager.is_fp8_enabled():
+            raise NotStoodInError("experts in fp8: describe the model, which knows them")
         rows = m_splits.tolist() if isinstance(m_splits, torch.Tensor) else [*m_splits]
         weights = [getattr(self, f"weight{index}") for index in range(self.num_gemms)]
         biases = [getattr(self, f"bias{index}") for index in range(self.num_gemms)]

@@ -28,6 +28,7 @@ NUM_STREAMS = 4
 class LinearCall:
     """``group``: of tensor parallelism, None: alone; ``mode``: "column", "row" or "".  ``into_main_grad``:
     gradients of weights go to ``main_grad``, and are added to what is there where ``accumulate``.
+    ``recipe``: of fp8, "" for 16 bits; ``is_first``: of a step's microbatches, None: nobody says.
     """
 
     group: Any
@@ -35,6 +36,8 @@ class LinearCall:
     sequence_parallel: bool
     into_main_grad: bool
     accumulate: bool
+    recipe: str = ""
+    is_first: bool | None = None
 
     @property
     def gathers_input(self) -> bool:
@@ -60,7 +63,7 @@ class LinearProduct(torch.autograd.Function):
         parameter: torch.Tensor,
     ) -> torch.Tensor:
         """(..., out_features)."""
-        total = _gathered(inp, call.group)[0] if call.gathers_input else inp
+        total = gathered(inp, call.group)[0] if call.gathers_input else inp
         rows = total.reshape(-1, total.shape[-1])
         found = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
         found = found.view(*total.shape[:-1], weight.shape[0])
@@ -68,7 +71,7 @@ class LinearProduct(torch.autograd.Function):
         ctx.call, ctx.parameter, ctx.bias_like = call, parameter, bias
         if call.mode == "row":
             if call.sequence_parallel:
-                return _scattered(found, call.group)[0]
+                return scattered(found, call.group)[0]
             dist.all_reduce(found, group=call.group)
         return found
 
@@ -78,19 +81,15 @@ class LinearProduct(torch.autograd.Function):
         (inp, weight), call = ctx.saved_tensors, ctx.call
         wants_input, wants_weight = ctx.needs_input_grad[:2]
         if call.gathers_gradient:
-            grad = _gathered(grad, call.group)[0]
+            grad = gathered(grad, call.group)[0]
         arriving = None
         if wants_weight and call.gathers_input:
-            inp, arriving = _gathered(inp, call.group, beside=True)
+            inp, arriving = gathered(inp, call.group, beside=True)
         rows = grad.reshape(-1, grad.shape[-1])
         grad_input, leaving = None, None
         if wants_input:
             grad_input = (rows @ weight).view(*grad.shape[:-1], weight.shape[1])
-            if call.mode == "column":
-                if call.sequence_parallel:
-                    grad_input, leaving = _scattered(grad_input, call.group, beside=True)
-                else:
-                    leaving = dist.all_reduce(grad_input, group=call.group, async_op=True)
+            grad_input, leaving = sum_beside(grad_input, call)
         grad_weight = grad_bias = None
         if ctx.bias_like is not None and ctx.needs_input_grad[2]:
             grad_bias = torch.empty_like(ctx.bias_like)
@@ -164,13 +163,15 @@ def weight_gradient(
     Into ``parameter.main_grad`` where the call says so: what autograd gets then is a tensor that says no more
     than that there is a gradient, as Megatron's hooks expect.
     """
+    prefix = "blockwise_" if call.recipe == "blockwise" else ""
     if not call.into_main_grad:
         made = torch.empty_like(weight)
-        _weight_product("wgrad_gemm", inp, grad, made, grad_bias)
+        _weight_product(prefix + "wgrad_gemm", inp, grad, made, grad_bias)
         return made
     into = parameter.get_main_grad() if hasattr(parameter, "__fsdp_param__") else parameter.main_grad
     accumulate = call.accumulate and not getattr(parameter, "overwrite_main_grad", False)
-    _weight_product("wgrad_gemm_accum" if accumulate else "wgrad_gemm", inp, grad, into, grad_bias)
+    name = prefix + ("wgrad_gemm_accum" if accumulate else "wgrad_gemm")
+    _weight_product(name, inp, grad, into, grad_bias)
     if not hasattr(parameter, "grad_added_to_main_grad"):
         return None
     parameter.grad_added_to_main_grad = True
@@ -201,14 +202,23 @@ def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) ->
     return _dummies[key].detach()
 
 
-def _gathered(tensor: torch.Tensor, group: Any, *, beside: bool = False) -> tuple[torch.Tensor, Any]:
+def sum_beside(grad: torch.Tensor, call: LinearCall) -> tuple[torch.Tensor, Any]:
+    """The gradient of a column-parallel input, over all ranks or this one's part; and what to wait for."""
+    if call.mode != "column":
+        return grad, None
+    if call.sequence_parallel:
+        return scattered(grad, call.group, beside=True)
+    return grad, dist.all_reduce(grad, group=call.group, async_op=True)
+
+
+def gathered(tensor: torch.Tensor, group: Any, *, beside: bool = False) -> tuple[torch.Tensor, Any]:
     """Of all ranks, along the first dimension; ``beside``: and what to wait for."""
     size = dist.get_world_size(group)
     found = tensor.new_empty(size * tensor.shape[0], *tensor.shape[1:])
     return found, dist.all_gather_into_tensor(found, tensor.contiguous(), group=group, async_op=beside)
 
 
-def _scattered(tensor: torch.Tensor, group: Any, *, beside: bool = False) -> tuple[torch.Tensor, Any]:
+def scattered(tensor: torch.Tensor, group: Any, *, beside: bool = False) -> tuple[torch.Tensor, Any]:
     """This rank's part of the sum, along the first dimension; ``beside``: and what to wait for."""
     size = dist.get_world_size(group)
     found = tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])

@@ -1,8 +1,7 @@
-"""What Transformer Engine keeps beside its layers: recipes of fp8 (refused where used), random states."""
+"""What Transformer Engine keeps beside its layers: random states, checkpoints."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,77 +10,6 @@ import torch
 import torch.utils.checkpoint
 
 from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
-
-
-class Format(enum.Enum):
-    """``transformer_engine.common.recipe.Format``."""
-
-    E4M3 = "E4M3"
-    E5M2 = "E5M2"
-    HYBRID = "HYBRID"
-
-
-class Recipe:
-    """How numbers are scaled; says what it was made with."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.args = args
-        for name, value in options.items():
-            setattr(self, name, value)
-
-
-#: Recipes that programs name, each a class of its own.
-RECIPES: dict[str, type] = {
-    name: type(name, (Recipe,), {})
-    for name in (
-        *("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling"),
-        *("MXFP8BlockScaling", "NVFP4BlockScaling", "CustomRecipe"),
-    )
-}
-
-
-@contextmanager
-def autocast(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
-    """``transformer_engine.pytorch.autocast`` (and ``fp8_autocast``): refuses to be enabled."""
-    _refuse(enabled)
-    yield
-
-
-@contextmanager
-def quantized_model_init(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
-    """``transformer_engine.pytorch.quantized_model_init`` (and ``fp8_model_init``): refuses to be enabled."""
-    _refuse(enabled)
-    yield
-
-
-def _refuse(enabled: bool) -> None:
-    if enabled:
-        raise NotStoodInError("fp8: trace in bf16, or describe the model, which knows fp8")
-
-
-class FP8GlobalStateManager:
-    """``transformer_engine.pytorch.fp8.FP8GlobalStateManager``: fp8 is off."""
-
-    @classmethod
-    def is_fp8_enabled(cls) -> bool:
-        """Never."""
-        return False
-
-    is_fp8_calibration = with_fp8_parameters = is_first_fp8_module = is_fp8_enabled
-
-    @classmethod
-    def get_fp8_recipe(cls) -> Recipe:
-        """The default."""
-        found: Recipe = RECIPES["DelayedScaling"]()
-        return found
-
-    @classmethod
-    def reset(cls) -> None:
-        """Nothing is kept."""
-
-    @classmethod
-    def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
-        """There are no weights in fp8."""
 
 
 class CudaRNGStatesTracker:
