@@ -32,14 +32,14 @@ _CAST = "_simcore_fp8"
 
 
 @dataclass(frozen=True)
-class Operand:
+class NarrowOperand:
     """A tensor in fp8: as rows, and turned for the gradient of a weight (None: not yet)."""
 
     rows: torch.Tensor
     turned: torch.Tensor | None
 
 
-def cast(tensor: torch.Tensor, recipe: str, *, turn: bool = True, shared_by: Any = None) -> Operand:
+def cast(tensor: torch.Tensor, recipe: str, *, turn: bool = True, shared_by: Any = None) -> NarrowOperand:
     """``tensor`` (rows, width) in fp8; ``turn``: and its transpose; ``shared_by``: the group whose other
     ranks hold the rest of it, and that it is gathered by, turned later.
     """
@@ -59,14 +59,14 @@ def cast(tensor: torch.Tensor, recipe: str, *, turn: bool = True, shared_by: Any
         if shared_by is not None:
             dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=shared_by)
     _launch(name, [tensor], writes, "elementwise")
-    return Operand(narrow, turned)
+    return NarrowOperand(narrow, turned)
 
 
-def cast_weight(weight: torch.Tensor, parameter: Any, recipe: str, is_first: bool | None) -> Operand:
+def cast_weight(weight: torch.Tensor, parameter: Any, recipe: str, is_first: bool | None) -> NarrowOperand:
     """A weight in fp8, and its transpose: cast in the first microbatch of a step and kept; in each where the
     program does not say which is the first (``is_first`` None).
     """
-    kept: Operand | None = getattr(parameter, _CAST, None)
+    kept: NarrowOperand | None = getattr(parameter, _CAST, None)
     if kept is not None and is_first is False:
         return kept
     made = cast(weight, recipe)
@@ -136,7 +136,7 @@ class QuantisedProduct(torch.autograd.Function):
         if group is not None:
             rows = gathered(made.rows, group)[0]
             turn = None if made.turned is None else gathered(made.turned, group)[0].view(rows.shape[1], -1)
-            made = Operand(rows, turn)
+            made = NarrowOperand(rows, turn)
         arriving = None
         if wants_weight and call.gathers_input:
             kept, arriving = gathered(kept, call.group, beside=True)
