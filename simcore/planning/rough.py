@@ -8,7 +8,8 @@ Note [Rough bound]
 
     which is the step time of 1F1B with equal stages, (m + p - 1)(F + B) (arXiv 2104.04473, section 2.2.1).
     Passes cost what their pieces do one after the other (Note [Paths]), without reductions, gathers and the
-    end of the step.  Pieces are timed once for all candidates that share them.
+    end of the step.  Copies to the host and back take their turns on streams of their own, beside all that.
+    Pieces are timed once for all candidates that share them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 from simcore.graph import OpHandle
 from simcore.graph.schedules import SCHEDULES, Action, home, num_virtual, virtual_stage
 from simcore.planning.paths import BESIDE, NEVER, Groups, Prices, TimedTemplate, alike, members
-from workloads.models.pieces import EP_STREAM, OFFLOAD_STREAM, RELOAD_STREAM, ModelPiece
+from workloads.models.pieces import EP_STREAM, OFFLOAD_STREAM, RELOAD_STREAM, KernelLaunch, ModelPiece
 from workloads.models.software import SoftwareSpec
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job
@@ -99,7 +100,17 @@ class RoughBounds:
             until = heads[virtual_stage(stage, own.first, p.pp, placement)] + work_ps(stage, own.counts)
             behind = tails[virtual_stage(stage, own.last, p.pp, placement)] if len(kinds) > 1 else 0
             found = max(found, until + max(behind, work_ps(stage, own.later)))
-        return found
+        return max(found, self._copies_ps(job, ends, timed) if job.training.offload else 0)
+
+    def _copies_ps(self, job: Job, ends: Sequence[_Ends], timed: _Timed) -> int:
+        """What the copies of the stage that moves most take: one after the other each way, on few engines."""
+        most = 0
+        for chunks, own in zip(job.chunks, ends, strict=True):
+            ways = [0, 0]
+            for kind, chunk, count in (*own.counts, *own.later):
+                ways[kind != "F"] += count * timed.copies_ps(chunks[chunk].pieces, kind)
+            most = max(most, *ways, sum(ways) // self.prices.cluster.gpu.copy_engines)
+        return most
 
     def timed(self, job: Job, bases: tuple[int, ...]) -> _Timed:
         """Passes of pieces of jobs whose groups inside a stage are those of ``job``, for any of ``bases``."""
@@ -141,6 +152,24 @@ class _Timed:
         """A pass of ``kind`` over ``pieces``."""
         return sum([self._piece_ps(piece, kind) for piece in pieces])
 
+    def copies_ps(self, pieces: Sequence[ModelPiece], kind: str) -> int:
+        """Copies to the host, or back, of a pass over ``pieces``."""
+        return sum(
+            self._prices.kernel_ps(
+                {
+                    "name": kernel.name, "op_class": "copy", "bytes_read": kernel.bytes_read,
+                    "bytes_written": kernel.bytes_read,
+                },
+                is_copy=True,
+            )
+            for piece in pieces
+            for kernel in self._kernels(piece, kind)
+            if kernel.stream in _COPIES
+        )  # fmt: skip
+
+    def _kernels(self, piece: ModelPiece, kind: str) -> Sequence[KernelLaunch]:
+        return piece.forward if kind == "F" else backward_part(kind, self._gradients)(piece)
+
     def _piece_ps(self, piece: ModelPiece, kind: str) -> int:
         key = (piece, kind)
         if key not in self._known:
@@ -150,8 +179,7 @@ class _Timed:
                 self._prices, self._groups, self._bases, {COMPUTE: 0}, hidden=self._hidden
             )
             writer = OpWriter(template, self._software)
-            kernels = piece.forward if kind == "F" else backward_part(kind, self._gradients)(piece)
-            writer.kernels(kernels, phase="fwd")
+            writer.kernels(self._kernels(piece, kind), phase="fwd")
             waits = [template.ended(one) for one in writer.taken() if isinstance(one, OpHandle)]
             self._known[key] = max(0, template.streams.get(COMPUTE, NEVER), *waits)
         return self._known[key]
