@@ -1,6 +1,7 @@
 """Timelines for Perfetto (ui.perfetto.dev) and chrome://tracing: JSON trace events, gzip; or Perfetto's own.
 
-One process per rank, one thread per stream, an arrow from every send to its recv, counters of its ports.
+One process per rank, one thread per stream, an arrow from every send to its recv, counters of its ports
+and of what it holds.
 Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nanosecond resolution.
 """
 
@@ -19,6 +20,7 @@ from simcore.report.arrows import Arrows
 from simcore.report.compressed import compressed
 from simcore.report.counter_events import LINKS_PID, ChosenCounters, choose_counters
 from simcore.report.event_text import Events
+from simcore.report.memory_events import memory_events
 from simcore.report.perfetto_packets import perfetto_packets
 from simcore.report.trace_events import COLUMNS, origin_event, rank_events
 from simcore.timeline.info import RunInfo
@@ -101,14 +103,17 @@ def _batches(
     timeline: Timeline, ranks: Sequence[int], host: bool, counters: ChosenCounters
 ) -> Iterator[Events]:
     arrows = Arrows()
+    stage_of: dict[int, int] = {}
     for position, rank in enumerate(ranks):
         rows = timeline.rank_rows(rank, COLUMNS)
-        yield _process(timeline.info, rank, int(rows.ints("stage")[0]), position)
+        stage_of[rank] = int(rows.ints("stage")[0])
+        yield _process(timeline.info, rank, stage_of[rank], position)
         yield from rank_events(rows, rank, arrows, host=host)
     yield from arrows.events()
     if counters.has_links:
         yield _process_events(LINKS_PID, "other links", len(ranks))
     yield from counters.events()
+    yield from memory_events(timeline.run_dir, stage_of)
     if not counters.places:
         yield Events.of(map(origin_event, ranks[:1]))
 

@@ -9,20 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simcore.analysis import analyse
 from simcore.errors import InputError
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import Timeline, write_run
+from simcore.timeline.memory_table import write_memory
 from tests.synthetic import FACTS, two_stage_graph, two_stage_result
 
 Event = dict[str, Any]
 
 
 def events_of(run: Path, ranks: list[int]) -> list[Event]:
+    return _events(Timeline.open(run), run, ranks)
+
+
+def _events(timeline: Timeline, run: Path, ranks: list[int]) -> list[Event]:
     path = run.parent / "trace.json.gz"
-    count = write_perfetto(Timeline.open(run), path, ranks).num_events
+    count = write_perfetto(timeline, path, ranks).num_events
     events: list[Event] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert len(events) == count
     return events
@@ -30,6 +36,17 @@ def events_of(run: Path, ranks: list[int]) -> list[Event]:
 
 def slices(events: list[Event], rank: int) -> list[Event]:
     return [event for event in events if event["ph"] == "X" and event["pid"] == rank]
+
+
+def test_what_stages_hold_is_a_counter_for_each_category(two_stage_run: Path) -> None:
+    times, held = np.array([0, 2_500_000, 7_000_000]), np.array([5, 9, 9])
+    write_memory(two_stage_run, [(1, times, {"activations": held, "messages": 0 * held})])
+    events = _events(Timeline.open(two_stage_run, finished=False), two_stage_run, [0, 1])
+    found = [event for event in events if event["name"].startswith("memory")]
+    # Of stage 1 alone, where it changes: 0 and 2.5 us; messages hold nothing.
+    assert [(one["pid"], one["name"], one["ts"], one["args"]) for one in found] == [
+        (1, "memory, activations", 0.0, {"B": 5}), (1, "memory, activations", 2.5, {"B": 9}),
+    ]  # fmt: skip
 
 
 def test_processes_and_threads_have_names(two_stage_run: Path) -> None:

@@ -8,6 +8,7 @@ segment_alloc.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 
 from simcore.memory.caching import AllocatorSettings, MemoryEvents, play
 
+#: Of ``torch.cuda.mem_get_info()``.
+DEVICE_BYTES = 150_109_880_320
 MEASURED = Path(__file__).parent / "measured"
 
 
@@ -25,12 +28,22 @@ def columns(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("random.csv", ""), ("random_expandable.csv", "expandable_segments:True")]
+    ("name", "settings"),
+    [
+        ("random.csv", ""),
+        ("random_expandable.csv", "expandable_segments:True"),
+        ("random_max_split.csv", "max_split_size_mb:64"),
+        # Free segments are given back from the event 1,002 on.
+        ("random_collected.csv", "garbage_collection_threshold:0.5"),
+    ],
 )
 def test_random_requests_find_the_blocks_that_they_found_on_the_gpu(name, settings):
     found = columns(name)
     events = MemoryEvents.of(found["storage"], found["num_bytes"], np.maximum(found["stream"], 0))
-    played = play(events, AllocatorSettings.from_text(settings))
+    how = AllocatorSettings.from_text(settings)
+    if how.garbage_collection_threshold:  # by torch.cuda.set_per_process_memory_fraction: of 24 GiB
+        how = replace(how, memory_fraction=(24 << 30) / DEVICE_BYTES)
+    played = play(events, how, DEVICE_BYTES)
     assert played.allocated.tolist() == found["allocated"].tolist()
     assert played.reserved.tolist() == found["reserved"].tolist()
     assert played.segments.tolist() == found["segments"].tolist()
