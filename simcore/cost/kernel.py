@@ -39,6 +39,10 @@ _DTYPE_ALIASES = {
 }  # fmt: skip
 
 
+#: Narrow products and the first GPUs that have them.
+_SINCE = {"fp8": "; fp8 came with Hopper, Ada and MI300", "fp4": "; fp4 came with Blackwell and MI350"}
+
+
 @dataclass(frozen=True)
 class KernelShape:
     """A distinct compute kernel.  Shapes are tensors in argument order; bytes are HBM bytes of tensors.
@@ -112,7 +116,10 @@ class Context:
         if mode is None:
             return "fp32"
         if mode not in self.gpu.peak_flops:
-            raise InputError(f"GPU {self.gpu.name!r} has no {mode} math{nearest(mode, self.gpu.peak_flops)}")
+            raise InputError(
+                f"GPU {self.gpu.name!r} has no {mode} math, only {', '.join(self.gpu.peak_flops)}"
+                f"{_SINCE.get(mode, '')}"
+            )
         return mode
 
 

@@ -369,3 +369,27 @@ def test_shared_experts_that_tp_does_not_divide_are_refused():
     model = {"layers": 4, "hidden": 64, "heads": 4, "ffn": 64, "vocab": 64, "moe": moe}
     with pytest.raises(InputError, match="tp=2 does not divide 1 columns of the shared experts"):
         job({"model": model, "parallel": {"tp": 2}}).graph()
+
+
+def test_user_buffers_do_not_leave_a_domain() -> None:
+    said = {
+        "model": {"layers": 2, "hidden": 2048, "heads": 16, "ffn": 8192, "vocab": 32000},
+        "parallel": {"tp": 16, "sequence_parallel": True},
+        "training": {"micro_batch": 1, "global_batch": 4, "tp_overlap": True},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="within one NVLink domain, and NVLink joins 8 GPUs; nearest: tp=8"):
+        complete(said, "a job", num_gpus=16)
+    assert complete(said, "a job", num_gpus=16, domain_gpus=72).training.tp_overlap
+    del said["training"]["tp_overlap"]
+    assert not complete(
+        {**said, "software": {"preset": "nemo-mlperf"}}, "a job", num_gpus=16
+    ).training.tp_overlap
+
+
+def test_products_in_nvfp4_gather_weights_in_bf16() -> None:
+    said = {
+        "model": {"layers": 2, "hidden": 2048, "heads": 16, "ffn": 8192, "vocab": 32000},
+        "training": {"micro_batch": 1, "global_batch": 8, "precision": "nvfp4"},
+        "software": {"preset": "nemo-mlperf"},
+    }  # fmt: skip
+    assert complete(said, "a job", num_gpus=8).training.param_gather_dtype == "bf16"

@@ -50,6 +50,11 @@ def _whole(job: JobFeatures) -> str:
     return "" if not job.sharding else "whole" if job.whole else "apart"
 
 
+def _maker(job: JobFeatures) -> str:
+    """Whose libraries run kernels and collectives; unknown boards are NVIDIA's, as all measured ones are."""
+    return "AMD" if job.board.startswith("MI") else "NVIDIA"
+
+
 #: (weight, value, what a run is called that has it).
 _WORDS: Final[tuple[tuple[float, Callable[[JobFeatures], str], Callable[[JobFeatures], str]], ...]] = (
     (0.5, lambda job: job.framework, lambda job: job.framework),
@@ -60,6 +65,7 @@ _WORDS: Final[tuple[tuple[float, Callable[[JobFeatures], str], Callable[[JobFeat
     (0.4, _width, lambda job: job.precision),
     (0.5, _whole, lambda job: f"parameters {'sharded' if job.whole else 'not sharded'}"),
     (0.2, lambda job: job.recompute, lambda job: f"recompute {job.recompute}"),
+    (1.0, _maker, _unnamed),
     (0.5, lambda job: job.source.replace("row", "described"), _unnamed),
 )
 
@@ -90,6 +96,7 @@ _NEW_WORDS: Final[tuple[tuple[int, Callable[[JobFeatures], str]], ...]] = (
     (4, lambda job: "with experts" if job.blocks == "experts" else "without experts"),
     (5, lambda job: f"in {job.precision}"),
     (6, lambda job: "with sharded parameters" if job.whole else "without sharded parameters"),
+    (8, lambda job: f"with libraries of {_maker(job)}"),
 )
 
 #: How one is spoken of that lies beyond the largest measured value of a number.

@@ -191,7 +191,17 @@ def overlap_of_experts(draft: Draft) -> None:
 
 
 def overlap_of_tensor_parallelism(draft: Draft) -> None:
-    """Exchanges are split beside products only where sequence parallelism splits them."""
+    """Exchanges are split beside products only under sequence parallelism, by buffers of one domain."""
+    tp = draft.parallel.tp
+    if draft.training.tp_overlap and tp > draft.domain_gpus:
+        # TransformerEngine initialize_ub and torch's symmetric memory: peers write into each other's memory.
+        joined = f"NVLink joins {draft.domain_gpus} GPUs"
+        if draft.is_said("training.tp_overlap"):
+            raise InputError(
+                f"{draft.where}: training.tp_overlap=True with tp={tp}: user buffers lie within one NVLink"
+                f" domain, and {joined}; nearest: tp={draft.domain_gpus}"
+            )
+        draft.assume("training.tp_overlap", False, f"user buffers lie within one NVLink domain, and {joined}")
     if draft.training.tp_overlap and not draft.parallel.sequence_parallel:
         if draft.is_said("training.tp_overlap") and draft.parallel.tp > 1:
             draft.warnings.append(
@@ -205,7 +215,7 @@ def casts_to_fp8(draft: Draft) -> None:
     """Parameters that are gathered in fp8 were cast by their owners; they are where products read fp8."""
     gathers, precision = draft.training.param_gather_dtype, draft.training.precision
     if gathers == "fp8" and precision != "fp8" and not draft.is_said("training.param_gather_dtype"):
-        wide = "fp32" if precision == "tf32" else precision
+        wide = {"tf32": "fp32", "nvfp4": "bf16"}.get(precision, precision)
         draft.assume("training.param_gather_dtype", wide, f"products are in {precision}")
     if draft.training.param_gather_dtype == "fp8" and not draft.is_said("software.fp8_weight_cast"):
         draft.assume("software.fp8_weight_cast", "never", "parameters are gathered in fp8: owners cast them")

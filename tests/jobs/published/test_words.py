@@ -362,3 +362,20 @@ def test_rows_that_name_deepseeks_stack_run_dualpipe() -> None:
 def test_adapters_are_as_their_words_say(notes: str, rank: int, targets: str) -> None:
     training = describe(_row(notes=notes)).cases[0].training
     assert (training.trainable, training.lora_rank, training.lora_targets) == ("lora", rank, targets)
+
+
+def test_attention_in_fp8_is_read_where_the_precision_says_so() -> None:
+    said = describe(_row(precision="fp8 (delayed, fp8 attention)")).cases[0].software
+    assert (said.fp8_attention, said.fp8_recipe) == (True, "delayed")
+    assert not describe(_row(precision="fp8 (delayed)")).cases[0].software.fp8_attention
+
+
+def test_a_split_that_a_table_assumed_is_open() -> None:
+    notes = "tp*pp*cp=4 derived from GBS, GA and GPU count; split tp=4 cp=1 assumed"
+    band = describe(_row(tp="4", cp="1", sp="no", quality="B", notes=notes))
+    assert "split" in band.unpublished
+    splits = {(case.parallel.tp, case.parallel.cp) for case in band.cases}
+    assert (4, 1) in splits and len(splits) > 1 and all(tp * cp == 4 for tp, cp in splits)
+    assert {case.parallel.dp for case in band.cases} == {4}
+    known = describe(_row(tp="4", cp="1", sp="no", quality="A", notes=notes))
+    assert {(case.parallel.tp, case.parallel.cp) for case in known.cases} == {(4, 1)}

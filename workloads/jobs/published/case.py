@@ -19,7 +19,7 @@ from workloads.jobs.published.model import model_of, told_columns
 from workloads.jobs.published.row import RunRow
 from workloads.jobs.published.samples import image_words
 from workloads.jobs.published.sharding import resharding, sharding_of
-from workloads.jobs.published.words import fp8_recipe_of, precision_of, recompute_of
+from workloads.jobs.published.words import fp8_attention_of, fp8_recipe_of, precision_of, recompute_of
 from workloads.models.model import AnyModel
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
@@ -131,9 +131,10 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
         "micro_batch": "micro_batch", "virtual_stages": "vpp", "recompute": "recompute",
         "sequence_parallel": "sp",
     }  # fmt: skip
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[Any]] = _splits(row)
+    derived = bool(found)
     for key, values in plausible.items():
-        if key in columns and row.says(columns[key]):
+        if key in columns and row.says(columns[key]) and not (derived and key == "sequence_parallel"):
             continue
         if key == "virtual_stages" and row.count("pp", 1) == 1:
             continue
@@ -149,6 +150,23 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
         # Tokens attend within their own document; its length is published nowhere.
         found["document_length"] = [row.count("seq"), row.count("seq") // 8]
     return found
+
+
+#: Degrees whose product a table may know without their split.
+_SPLIT: Final = ("tp", "cp")
+
+
+def _splits(row: RunRow) -> dict[str, list[Any]]:
+    """How tensor and context parallelism may share a product of which a row says that its split is assumed.
+
+    The split that the table assumed comes first.
+    """
+    if not re.search(r"split tp=\d+ cp=\d+ assumed", row.text("notes")):
+        return {}
+    tp, cp = (row.count(key, 1) for key in _SPLIT)
+    sizes = [size for size in (1, 2, 4, 8) if tp * cp % size == 0]
+    others = [(size, tp * cp // size) for size in sizes if size != tp]
+    return {"split": [(tp, cp), *others]}
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
@@ -210,6 +228,10 @@ def _content(
     recipe = fp8_recipe_of(row)
     if recipe:
         software["fp8_recipe"] = recipe
+    if fp8_attention_of(row):
+        software["fp8_attention"] = True
+    if "split" in assumed:
+        parallel |= dict(zip(_SPLIT, assumed["split"], strict=True))
     training = _training(row, preset, model, parallel, assumed)
     for section, keys in (
         (parallel, ("virtual_stages", "sequence_parallel")),

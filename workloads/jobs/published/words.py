@@ -77,6 +77,11 @@ def fp8_recipe_of(row: RunRow) -> str:
     return next((name for name, pattern in _FP8_RECIPES if re.search(pattern, said)), "")
 
 
+def fp8_attention_of(row: RunRow) -> bool:
+    """Whether ``precision`` says that attention is in fp8, too ("fp8 (delayed, fp8 attention)")."""
+    return bool(re.search(r"fp8[\s_-]*(attention|dpa|mha)", _precision_words(row)))
+
+
 def _precision_words(row: RunRow) -> str:
     said = row.text("precision").lower().replace("bfloat16", "bf16").replace("float8", "fp8")
     return re.sub(r"float(16|32)", r"fp\1", said)
