@@ -19,6 +19,7 @@ from simcore.apps.run.finished import compare, export_chakra, report
 from simcore.apps.run.names import list_names
 from simcore.apps.run.run_sim import run_sim
 from simcore.apps.studies.bandwidth import bandwidth_study
+from simcore.apps.studies.codesign import codesign
 from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.contention.command import contention_study
 from simcore.apps.studies.forecast import forecast
@@ -32,7 +33,7 @@ app = typer.Typer(
 )
 for command in (
     run_sim, plan, sweep, report, compare, replay, diagnose, export_chakra, validate, calibrate,
-    fidelity_study, contention_study, bandwidth_study, forecast, profile_gpu,
+    fidelity_study, contention_study, bandwidth_study, codesign, forecast, profile_gpu,
 ):  # fmt: skip
     app.command()(command)
 app.command("list")(list_names)

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcore.apps.studies.classes import ClassStrategy, class_step
+from simcore.apps.studies.codesign import RESOURCES, TOGETHER, points
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.run import Setup, run
@@ -230,3 +232,18 @@ def test_a_transformers_words_are_its_degrees() -> None:
 def test_words_that_cannot_be_are_refused_with_the_nearest(model: str, strategy: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
         complete({"model": model, "parallel": {"strategy": strategy}}, "here", num_gpus=32).graph()
+
+
+def test_codesign_finds_the_best_strategy_of_each_machine() -> None:
+    found = list(points("dlrm-small", "a100-16", {}, (2.0,)))
+    assert [one.resource for one in found] == ["as it is", *RESOURCES, TOGETHER]
+    assert all(one.step_s and one.gain for one in found)
+    gains = {one.resource: one.gain or 0.0 for one in found}
+    # More of one thing never slows the best strategy, and all of it twice gains most, at most twice.
+    assert all(gain >= 1 - 1e-9 for gain in gains.values())
+    assert max(gains.values()) == gains[TOGETHER] <= 2 + 1e-9
+    # It is the best of those that are tried.
+    alone = class_step("dlrm-small", "a100-16", {"strategy.room_bytes": repr(0.75 * 80 * 2**30)},
+                       ClassStrategy({"embedding": "mp", "dense": "ddp"}))  # fmt: skip
+    assert alone.step_s is not None and found[0].step_s is not None
+    assert found[0].step_s <= alone.step_s

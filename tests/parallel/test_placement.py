@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simcore.errors import InputError
+from workloads.jobs import Description, complete
 from workloads.models.tables import TableSpec, TablesView
+from workloads.parallel.job import Job
+from workloads.parallel.members import members_of
 from workloads.parallel.placement import PlacedTable, check_plan, placed, views
+from workloads.parallel.table_plans import read_plan
 
 GROUPS = ("world", "intra", "inter")
 WAYS = (
@@ -161,3 +167,58 @@ def test_where_nobody_has_room_each_holds_as_much() -> None:
     tables = [TableSpec(rows=1000, dim=250)] * 16
     plan = placed(tables, 4, "table_wise", local=4, row_bytes=4, room=1000)
     assert sorted(rank for one in plan for rank in one.ranks) == sorted(4 * [0, 1, 2, 3])
+
+
+PRINTED = """module: sparse_arch.embedding_bag_collection
+
+ param     | sharding type  | compute kernel | ranks
+ --------- | -------------- | -------------- | ------
+ rows.0    | table_wise     | fused          | [1]
+ rows.1    | row_wise       | fused          | [0, 1]
+
+ param     | shard offsets  | shard sizes    | placement
+ --------- | -------------- | -------------- | ---------
+ rows.0    | [0, 0]         | [1000, 64]     | rank:1/cuda:1
+"""
+
+
+def test_a_plan_of_torchrec_is_read_as_printed_or_as_json(tmp_path: Path) -> None:
+    printed, as_json = tmp_path / "plan.txt", tmp_path / "plan.json"
+    printed.write_text(PRINTED)
+    as_json.write_text(
+        json.dumps({"sparse_arch": {"rows.0": {"sharding_type": "table_wise", "ranks": [1]},
+                                    "rows.1": {"sharding_type": "row_wise", "ranks": [0, 1]}}})
+    )  # fmt: skip
+    expected = (("rows.0", "table_wise", (1,)), ("rows.1", "row_wise", (0, 1)))
+    assert read_plan(printed) == read_plan(as_json) == expected
+    # Rank 1 has the first table and half of the second's rows, rank 0 the other half.
+    first, second = members_of(Job.of(_described(str(printed))))
+    assert [held.rows for held in dict(first[1].views)["rows"].held] == [2000]
+    assert sorted(held.rows for held in dict(second[1].views)["rows"].held) == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("rows.1  ", "rows.0  ", "rows.0 is placed twice|table 0 is placed twice"),
+        ("[0, 1]", "[0, 9]", "on rank 9; nearest: 1, the last"),
+        ("rows.", "other.", "has 'other.0' and no table of rows"),
+        ("| fused ", "| fused_uvm ", "nearest: memory: uvm"),
+        ("rows.1    | row_wise ", "rows.1    | rows_wise", "table 1 is placed nowhere"),
+    ],
+)
+def test_printed_plans_that_cannot_be_are_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+    path = tmp_path / "plan.txt"
+    path.write_text(PRINTED.replace(old, new))
+    with pytest.raises(InputError, match=told):
+        members_of(Job.of(_described(str(path))))
+
+
+def _described(plan: str) -> Description:
+    tables = [one.model_dump() for one in TWO]
+    blocks = [
+        {"block": "features", "width": 16}, {"block": "tables", "tables": tables, "name": "rows"},
+        {"block": "concat"}, {"block": "mlp", "widths": [32]}, {"block": "click"},
+    ]  # fmt: skip
+    said = {"model": {"blocks": blocks}, "parallel": {"strategy": {"plan": plan}}}
+    return complete(said, "here", num_gpus=2)

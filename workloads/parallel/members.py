@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from simcore.elementary import plain_sum
+from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.models.listed import BlockModel, module_of
 from workloads.models.lookups import TablesSpec
@@ -52,10 +53,16 @@ def plan_of(
     """Which of ``num_ranks`` hold which table of a block."""
     tables = expanded(block.tables)
     if strategy.plan:
-        numbers = {one.name or f"{name}.{k}": k for k, one in enumerate(tables)}
+        # As a model names them, by number, or as TorchRec's DLRM names Criteo's.
+        numbers = {
+            said: k for k, one in enumerate(tables) for said in (one.name or f"{name}.{k}", f"t_cat_{k}")
+        }
         plan = [
             PlacedTable(numbers[table], how, ranks) for table, how, ranks in strategy.plan if table in numbers
         ]
+        if not plan:
+            known, strange = next(iter(numbers)), strategy.plan[0][0]
+            raise InputError(f"plan: it has {strange!r} and no table of {name}; nearest: {known!r}")
         check_plan(tables, plan, num_ranks, local)
         return plan
     return placed(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
@@ -19,6 +20,7 @@ from pydantic import Field, field_validator
 from simcore.errors import InputError, nearest
 from workloads.models.frozen import Frozen, RowsOrNone
 from workloads.models.pieces import LayerClass
+from workloads.parallel.table_plans import read_plan
 
 Word = Literal["ddp", "fsdp", "tp", "mp"]
 
@@ -75,6 +77,12 @@ class StrategySpec(Frozen):
         """Words of a class inside and between groups; None where the job's own sharding holds."""
         said = str(getattr(self, of))
         return levels_of(of, said) if said else None
+
+    @field_validator("plan", mode="before")
+    @classmethod
+    def _of_file(cls, value: object) -> object:
+        """A file's name is the plan that it holds."""
+        return read_plan(Path(value)) if isinstance(value, str) and value else value or ()
 
     @property
     def has_levels(self) -> bool:

@@ -66,12 +66,18 @@ class Loaded:
         return apply_kernels(self.graph, kernels)
 
     def fits(
-        self, graph: Graph, cluster: ClusterSpec, scenario: Scenario, *, timed: bool = False
+        self,
+        graph: Graph,
+        cluster: ClusterSpec,
+        scenario: Scenario,
+        *,
+        timed: bool = False,
+        advised: bool = True,
     ) -> tuple[tuple[ProgramMemory, ...], MemoryVerdict]:
         """Peak memory of the job, perhaps edited, and whether it fits.
 
-        OutOfMemoryError, with what would fit, where it does not and is to be refused; ``timed``: and with
-        what that costs in time, simulated.
+        OutOfMemoryError where it does not and is to be refused, ``advised`` with what would fit, ``timed``
+        with what that costs in time, simulated.
         """
         from simcore.apps.run.fitting import outside_of, played, played_graph, remedies, verdict_of
 
@@ -82,6 +88,8 @@ class Loaded:
         outside = outside_of(cluster, job, graph, nccl=scenario.settings.nccl)
         said = verdict_of(outside.available_bytes(cluster.gpu), stages, memory)
         if said.word == "does not fit" and scenario.settings.refuse_memory:
+            if not advised:
+                raise OutOfMemoryError(str(said))
 
             def advice(available_bytes: int) -> list[str]:
                 return remedies(self, scenario, available_bytes, timed=timed)
