@@ -167,3 +167,13 @@ def test_a_placement_that_cannot_be_is_refused_with_its_reason():
     # One that somebody said is kept.
     given = asked("llama3-8b", "h100-16", [*SMALL, "cluster.placement=round_robin"]).question
     assert list(candidates(given.ground, asked_axes("placement", given.said))) == [{}]
+
+
+def test_a_strategy_that_the_framework_does_not_run_is_told_with_the_reason(tmp_path, capsys):
+    # torchtitan's configuration of Llama-3 8B has 32 layers, this model 8.
+    plan("llama3-8b", cluster="h100-16", settings=SMALL, search="tp=2:4", framework="torchtitan-0.3",
+         emit="torchtitan", out=tmp_path)  # fmt: skip
+    told = capsys.readouterr().err
+    assert "no launch file of torchtitan for number 1, 2: " in told
+    why = (tmp_path / "best" / "1.torchtitan.txt").read_text()
+    assert why.strip() in told

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from simcore.apps.plan.planning import Planned
+from simcore.apps.progress import say
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.launching import launch_file, predicted_lines
 from simcore.errors import InputError
@@ -74,7 +75,7 @@ def write_best(
 def write_launches(folder: Path, plan: Planned, trials: list[Trial], framework: str) -> None:
     """``1.megatron.sh`` and so on beside the YAML; where the framework does not run a job, why not."""
     question = plan.question
-    cluster = question.cluster
+    cluster, refused = question.cluster, dict[str, list[int]]()
     for number, trial in enumerate(trials, start=1):
         job = question.completed(trial.settings)
         assert trial.step_s is not None
@@ -89,7 +90,10 @@ def write_launches(folder: Path, plan: Planned, trials: list[Trial], framework: 
         try:
             launch_file(framework, job, cluster, lines).write(folder, str(number))
         except InputError as error:
+            refused.setdefault(str(error), []).append(number)
             whole_text(folder / f"{number}.{framework}.txt", f"{error}\n")
+    for reason, numbers in refused.items():
+        say(f"no launch file of {framework} for number {', '.join(map(str, numbers))}: {reason}")
 
 
 def job_content(job: Description, cluster: str, given: Mapping[str, str]) -> dict[str, Any]:
