@@ -379,3 +379,12 @@ def test_a_split_that_a_table_assumed_is_open() -> None:
     assert {case.parallel.dp for case in band.cases} == {4}
     known = describe(_row(tp="4", cp="1", sp="no", quality="A", notes=notes))
     assert {(case.parallel.tp, case.parallel.cp) for case in known.cases} == {(4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("notes", "beside_products", "gradients"),
+    [("no TP, DP or PP overlap (all off)", False, False), ("no TP overlap", False, True), ("", True, True)],
+)  # fmt: skip
+def test_what_does_not_overlap_is_read(notes: str, beside_products: bool, gradients: bool) -> None:
+    found = describe(_row(tp="8", sp="yes", overlap_notes=notes)).cases[0].training
+    assert (found.tp_overlap, found.overlap_grad_reduce) == (beside_products, gradients)

@@ -277,8 +277,12 @@ def _training(
         r"1f1b overlap|a2a.overlap|ep.overlap|expert.parallel.*overlap", notes + row.text("notes").lower()
     ):
         found["ep_overlap"] = True
-    if re.search(r"tp overlap off|no tp(/dp)? overlap", notes):
+    none = re.search(r"\bno ((?:[tdp]p)(?:(?:, | or | and |/)[tdp]p)*) (?:comm\w* )?overlap", notes)
+    axes = none[1] if none else ""
+    if re.search(r"tp overlap off", notes) or "tp" in axes:
         found["tp_overlap"] = False
+    if "dp" in axes:
+        found |= {"overlap_grad_reduce": False, "overlap_param_gather": False}
     if re.search(r"ub_tp_comm_overlap true|tp comm overlap|async tp", notes):
         found["tp_overlap"] = True
     if re.search(r"(fp8|float8) all-?gather", notes):
