@@ -35,6 +35,7 @@ class Demands:
     * ``hbm_bytes``: HBM traffic, as bytes at peak bandwidth (a cost model divides by the share of peak
       that it believes reachable).  ``fixed_ps``: start cost, not shared with anything.
     * ``copy_engine``: 1 for transfers on a copy engine (no SMs; ``sm_ps`` is then the transfer alone).
+    * ``lost``: SMs that a kernel cannot use for each that communication holds (0: not known, so that one).
     * ``origin``: index into :data:`ORIGINS`.
     """
 
@@ -45,6 +46,7 @@ class Demands:
     fixed_ps: IntArray
     copy_engine: IntArray
     origin: IntArray
+    lost: IntArray
 
     def __len__(self) -> int:
         return len(self.sm_ps)

@@ -122,10 +122,15 @@ class Execution(Movable):
             kernel.advance(now - self._since, self._sms, self._sm_rate, self._hbm_rate)
             self._since = now
 
-    def take_sms(self, free: int) -> int:
-        """Place the current kernel on ``free`` SMs; returns how many it keeps from others."""
+    def take_sms(self, free: int, held: int = 0) -> int:
+        """Place the current kernel on ``free`` SMs; returns how many it keeps from others.
+
+        ``held``: those that communication holds, already taken from ``free``; some kernels lose more.
+        """
         kernel = self.kernel
         assert kernel is not None
+        if kernel.lost > 1:
+            free = max(0, free - (kernel.lost - 1) * held)
         kernel.place(free)
         self._sms = free
         self._sm_time = kernel.sm_time_left(free)

@@ -343,7 +343,7 @@ class Gpu:
         waiting = self.sms.waiting
         free = self.num_sms - self.sms.held - waiting
         for execution in running:
-            free -= execution.take_sms(max(0, free))
+            free -= execution.take_sms(max(0, free), self.sms.held)
         if len(running) == 1 and not self.draws:
             alone = running[0]
             alone.set_speed(min(alone.hbm_wish, self.hbm_bytes_per_ps), retirements=waiting > 0)

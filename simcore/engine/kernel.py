@@ -8,6 +8,20 @@ dimensions end together, so that alone it lasts the larger of the two.
 from __future__ import annotations
 
 import math
+from bisect import insort
+
+from simcore.elementary import power
+
+#: Blocks of one kernel side by side on an SM finish so many times more per time than one by itself as there
+#: are of them to this power: one block nearly fills an SM's units.  Recorded grids whose blocks come to share
+#: an SM that each had to itself take 1.7 to 1.8 times as long (docs/contention.md); 2 ** 0.8 = 1.74.
+_SIDE_BY_SIDE = 0.2
+
+#: Share of a block's time that goes as what all SMs have in common (L2, HBM, power) is used: a last wave of
+#: few blocks takes about 0.66 to 0.70 of a full one where grids were recorded (docs/contention.md).  By half
+#: of the GPU's slots at work it is used as by all.
+_IN_COMMON = 0.35
+_HALF = 0.5
 
 _EMPTY = 1e-6  # ps of SM time, far below the clock's resolution: a block with less left is done
 
@@ -17,11 +31,13 @@ class RunningKernel:
 
     ``blocks == 0`` is the fluid limit: work spreads over the SMs that are free.  Otherwise equal blocks of
     ``wave_ps`` each are placed as slots fall free; a block that has been placed stays until it ends.
-    ``uses_sms`` is False for copy-engine transfers, which only share HBM.
+    ``uses_sms`` is False for copy-engine transfers, which only share HBM.  ``lost``: SMs that it cannot use
+    for each that communication holds; 0: what its blocks take of an SM is not known, so it loses that one,
+    and all of its waves last alike.
     """
 
     __slots__ = (
-        "bytes_left", "cohorts", "fixed_left", "fresh", "is_fluid", "num_sms", "occupancy", "placed",
+        "bytes_left", "cohorts", "fixed_left", "fresh", "is_fluid", "lost", "num_sms", "occupancy", "placed",
         "sm_left", "unplaced", "uses_sms", "wave_ps",
     )  # fmt: skip
 
@@ -34,12 +50,14 @@ class RunningKernel:
         hbm_bytes: float,
         fixed_ps: int,
         uses_sms: bool = True,
+        lost: int = 0,
     ) -> None:
         self.num_sms = num_sms
         self.fixed_left = float(fixed_ps)
         self.bytes_left = float(hbm_bytes)
         self.occupancy = blocks_per_sm
         self.uses_sms = uses_sms
+        self.lost = lost
         self.fresh = True
         self.unplaced = blocks if uses_sms and sm_ps > 0 else 0
         self.cohorts: list[tuple[float, int]] = []  # (SM time left, blocks), ascending time
@@ -49,7 +67,10 @@ class RunningKernel:
             self.wave_ps = 0.0
             self.sm_left = float(sm_ps)  # on all SMs
         else:
-            self.wave_ps = sm_ps / math.ceil(blocks / (num_sms * blocks_per_sm))
+            slots = num_sms * blocks_per_sm
+            full = math.ceil(blocks / slots) - 1
+            self.wave_ps = 1.0
+            self.wave_ps = sm_ps / (full + self._wave(blocks - full * slots, slots))
             self.sm_left = 0.0
 
     @property
@@ -75,7 +96,19 @@ class RunningKernel:
         if count > 0:
             self.unplaced -= count
             self.placed += count
-            self.cohorts.append((self.wave_ps, count))
+            insort(self.cohorts, (self._wave(self.placed, slots), count))
+
+    def _wave(self, placed: int, slots: int) -> float:
+        """SM time of blocks that are placed while ``placed`` of so many slots are taken, all SMs alike."""
+        occupancy, wave = self.occupancy, self.wave_ps
+        if not self.lost:
+            return wave
+        half = _HALF * self.num_sms * occupancy
+        if placed < half:
+            wave *= 1.0 - _IN_COMMON * (1.0 - placed / half)
+        if occupancy == 1 or placed > slots - slots // occupancy:
+            return wave
+        return wave * power(math.ceil(placed * occupancy / slots) / occupancy, 1.0 - _SIDE_BY_SIDE)
 
     def sm_time_left(self, sms: int) -> float:
         """SM time until the last block ends if the kernel keeps ``sms`` SMs (inf with none)."""
@@ -91,10 +124,12 @@ class RunningKernel:
             return self.cohorts[-1][0]
         rounds, rest = divmod(self.unplaced, self.placed)
         end = self.cohorts[-1][0] + rounds * self.wave_ps
+        running = self.placed
         for left, blocks in self.cohorts:  # the rest goes where slots fall free first
             if rest <= 0:
                 break
-            end = max(end, left + (rounds + 1) * self.wave_ps)
+            running += min(0, rest - blocks)
+            end = max(end, left + rounds * self.wave_ps + self._wave(running, sms * self.occupancy))
             rest -= blocks
         return end
 

@@ -1,4 +1,14 @@
-"""Streaming multiprocessors: how many thread blocks of a kernel fit on one at a time."""
+"""Streaming multiprocessors: how many blocks of a kernel fit on one, and what communication costs it.
+
+Note [Carve-outs]
+    An SM's L1 cache and shared memory are one array, split at one of a few places.  A kernel is launched with
+    the least carve-out that gives all blocks of an SM their shared memory, as many as registers, threads and
+    slots admit (recorded as ``sharedMemoryExecuted`` by Nsight Systems), and the split moves only while
+    nothing is resident.  The two SMs of a TPC move it together: that is not documented, but what recorded
+    kernels on A100 say.  Beside 24 blocks of NCCL's, one a TPC, products whose blocks need more shared memory
+    than NCCL's carve-out lose 48 SMs, kernels that need less lose 24 (docs/contention.md).  Where NCCL's
+    blocks come in thread block clusters, they fill TPCs, and nobody's partner is lost.
+"""
 
 from __future__ import annotations
 
@@ -28,28 +38,58 @@ class ThreadBlock:
 
 
 @dataclass(frozen=True)
-class SmSpec:
-    """An SM of one generation: what its blocks share.
+class CommunicationBlocks:
+    """A thread block of the communication library's kernels, ``cluster`` of them in whole TPCs."""
 
-    ``blocks`` is how many it holds at most, ``shared_kib`` the most of its L1 cache that can be shared
-    memory, ``reserved_bytes`` what CUDA takes of that for each block.
+    threads: Whole
+    registers: Whole
+    shared_bytes: Whole
+    cluster: Whole
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class SmSpec:
+    """An SM of one generation: what its blocks share.  See Note [Carve-outs].
+
+    ``blocks`` is how many it holds at most, ``carve_outs_kib`` how much of its L1 cache can be shared memory,
+    ``reserved_bytes`` what CUDA takes of that for each block.
     """
 
     threads: Whole
     registers: Whole
     blocks: Whole
-    shared_kib: Whole
+    carve_outs_kib: tuple[int, ...]
     reserved_bytes: Whole
+    sms_per_tpc: Whole
+    communication: CommunicationBlocks
     source: str = ""
 
-    def fit(self, launch: ThreadBlock) -> int:
+    def fit(self, block: ThreadBlock) -> int:
         """Blocks that fit on an SM at a time, at least 1: what was launched fitted."""
         found = resident_blocks(
-            launch.threads, launch.registers, launch.shared_bytes,
-            threads=self.threads, registers=self.registers, shared_bytes=self.shared_kib * _KIB,
+            block.threads, block.registers, block.shared_bytes,
+            threads=self.threads, registers=self.registers, shared_bytes=self.carve_outs_kib[-1] * _KIB,
             reserved_bytes=self.reserved_bytes, blocks=self.blocks,
         )  # fmt: skip
         return max(1, int(found))
+
+    def carve_out_kib(self, block: ThreadBlock) -> int:
+        """Shared memory that an SM is set to for a kernel."""
+        needed = self.fit(block) * (block.shared_bytes + self.reserved_bytes) if block.shared_bytes else 0
+        return next((kib for kib in self.carve_outs_kib if kib * _KIB >= needed), self.carve_outs_kib[-1])
+
+    def lost(self, block: ThreadBlock) -> int:
+        """SMs that a kernel cannot use for each block of communication: its own, or all of its TPC."""
+        own = self.communication
+        if own.cluster >= self.sms_per_tpc:
+            return 1
+        beside = ThreadBlock(own.threads, own.registers, own.shared_bytes)
+        return self.sms_per_tpc if self.carve_out_kib(block) > self.carve_out_kib(beside) else 1
+
+    def large_tile(self) -> ThreadBlock:
+        """A block of a product that nobody recorded: libraries' tiles for tensor cores fill shared memory."""
+        return ThreadBlock(256, 128, self.carve_outs_kib[-1] * _KIB - self.reserved_bytes)
 
 
 def resident_blocks(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray, Strings
+from simcore.hardware.sm import ThreadBlock
 
 BoolArray = npt.NDArray[np.bool_]
 #: A recording of more than a week is a mistake; its times must fit 64 bits of ps, with room to add some.
@@ -59,13 +60,31 @@ class RecordedCollectives:
 
 
 @dataclass(frozen=True)
+class RecordedLaunches:
+    """What a thread block of each kernel takes of its SM; 0 in all where not recorded."""
+
+    threads: IntArray
+    registers: IntArray
+    shared_bytes: IntArray
+
+    def of(self, op: int) -> ThreadBlock | None:
+        """The launch of a kernel, as the engine knows it."""
+        threads = int(self.threads[op])
+        return ThreadBlock(threads, int(self.registers[op]), int(self.shared_bytes[op])) if threads else None
+
+    def take(self, ops: IntArray) -> RecordedLaunches:
+        """Those of some ops."""
+        return RecordedLaunches(self.threads[ops], self.registers[ops], self.shared_bytes[ops])
+
+
+@dataclass(frozen=True)
 class RecordedOps:
     """One rank's recorded GPU ops (or, in coarser formats, its intervals), sorted by start.
 
     Times are ps after an origin that all ranks of the import share or that is the rank's own (the report says
     which).  ``is_kernel`` is false for copies and memsets; ``is_comm`` marks communication.  ``stream`` is a
     label.  ``blocks`` are the thread blocks of a kernel and ``blocks_per_sm`` how many of them fit on an SM
-    at a time, 0 where not recorded.
+    at a time, 0 where not recorded; ``launches`` (None: none recorded) what a block takes of its SM.
     """
 
     start_ps: IntArray
@@ -76,6 +95,7 @@ class RecordedOps:
     is_kernel: BoolArray
     blocks: IntArray
     blocks_per_sm: npt.NDArray[np.float64]
+    launches: RecordedLaunches | None = None
     shapes: RecordedShapes | None = None
     collectives: RecordedCollectives | None = None
 

@@ -17,7 +17,9 @@ from simcore.apps.replay.categories import CATEGORIES, categories
 from simcore.cost.demand import Demands, RecordedCost
 from simcore.engine.sequence import Demand
 from simcore.graph.ops import IntArray, OpTable
+from simcore.hardware.sm import ThreadBlock, load_sm
 from simcore.hardware.specs import GpuSpec
+from simcore.tables import names
 from simcore.units import PS_PER_S, ps_from_s
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import BoolArray, RecordedOps
@@ -30,6 +32,17 @@ _ALIKE = 1.5  # longest over shortest of kernels that do the same work, tenths o
 #: Resident threads of an SM (CUDA programming guide, compute capability 7.0 to 9.0) times the widest load and
 #: store, 16 bytes each.
 _WAVE_BYTES_PER_SM = 2048 * 2 * 16
+
+#: Streaming kernels keep HBM busy with this share of a GPU's SMs: recorded ones lose nothing, or little more
+#: than the rest, where 24 of an A100's 108 SMs are gone (docs/contention.md).
+_SATURATING = 0.85
+#: A recorded kernel is limited by HBM when it moves at least this share of what streaming kernels reach.
+_NEAR = 0.9
+#: Products whose main loop HBM limits (they read more than this many times what they write) have several
+#: stages of loads under way in each block, so that little more than half of the SMs fetch as quickly:
+#: products of attention's probabilities and values on A100 take 1.02 to 1.04 times as long where 48 of 108
+#: SMs are gone (docs/contention.md).
+_READS, _PREFETCHING = 4, 0.55
 
 
 def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, BoolArray]:
@@ -102,26 +115,51 @@ def shortest_ps(alone_ps: IntArray, gpu: GpuSpec) -> int:
 
 
 def demand_alone(
-    alone_ps: int, start_ps: int, kind: str, blocks: int, blocks_per_sm: int, gpu: GpuSpec
-) -> Demand:
+    alone_ps: int, start_ps: int, kind: str, blocks: int, blocks_per_sm: int, gpu: GpuSpec,
+    block: ThreadBlock | None = None, moved: tuple[int, int] = (0, 0),
+) -> Demand:  # fmt: skip
     """Demand of a recorded kernel that lasts ``alone_ps`` with the GPU to itself.
 
-    All of them take SM time: a compute-bound kernel (GEMM, convolution, attention; ``kind`` is its category)
-    in waves of its recorded thread blocks, any other spread evenly, since its many small blocks keep as much
-    memory traffic in flight as there are SMs to run them (Little's law).  Those also draw HBM at the rate
-    that streaming kernels reach.  One without a recorded grid that is too short to move more than the GPU's
-    threads hold at a time leaves SMs free, and loses nothing with some.  ``start_ps`` of the time is shared
-    with nothing.
+    A compute-bound kernel (GEMM, convolution, attention; ``kind`` is its category) takes SM time in waves of
+    its recorded thread blocks, any other spread evenly, since its many small blocks keep as much memory
+    traffic in flight as there are SMs to run them (Little's law).  What HBM limits needs fewer SMs: all
+    elementwise kernels whose traffic is not known, and kernels of known traffic, ``moved`` (bytes read and
+    written), near the rate that streaming reaches; see :data:`_SATURATING` and :data:`_PREFETCHING`.
+    One without a recorded grid that is too short to move more than the GPU's threads hold at a time leaves
+    SMs free, and loses nothing with some.  ``start_ps`` of the time is shared with nothing; ``block`` is
+    what each takes of its SM.
     """
     fixed = min(start_ps, alone_ps)
     rest = alone_ps - fixed
+    # Rounded down, so that the memory time never exceeds the rest and time alone stays exact.
+    streamed = int(rest * gpu.hbm_efficiency * (gpu.hbm_bytes_per_s / PS_PER_S))
+    limited = sum(moved) >= _NEAR * streamed if sum(moved) else kind == "elementwise/copy"
     if kind in _COMPUTE_BOUND:
         known = blocks > 0 and blocks_per_sm > 0
-        return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True
-    # Rounded down, so that the memory time never exceeds the SM time and time alone stays exact.
-    moved = int(rest * gpu.hbm_efficiency * (gpu.hbm_bytes_per_s / PS_PER_S))
-    one_wave = blocks <= 0 and moved <= gpu.num_sms * _WAVE_BYTES_PER_SM
-    return rest, 1 if one_wave else 0, 1, moved, fixed, True
+        if limited and moved[0] > _READS * moved[1]:
+            # As many blocks as before, each done sooner if memory did not keep it.
+            return int(rest * _PREFETCHING), 0, 1, _at_peak(rest, gpu), fixed, True, 0
+        lost = _lost(gpu, block, is_product=not known and kind == "gemm/conv")
+        return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost
+    one_wave = blocks <= 0 and streamed <= gpu.num_sms * _WAVE_BYTES_PER_SM
+    if limited and not one_wave:
+        return int(rest * _SATURATING), 0, 1, _at_peak(rest, gpu), fixed, True, 0
+    return rest, 1 if one_wave else 0, 1, streamed, fixed, True, 0
+
+
+def _lost(gpu: GpuSpec, block: ThreadBlock | None, *, is_product: bool) -> int:
+    """SMs lost for each that communication holds, by what a block takes; 0 where that is not known."""
+    if gpu.table("sm") not in names("hardware_profiles", "sm"):
+        return 0
+    sm = load_sm(gpu.table("sm"))
+    if block is None and is_product:
+        block = sm.large_tile()
+    return sm.lost(block) if block is not None else 0
+
+
+def _at_peak(rest_ps: int, gpu: GpuSpec) -> int:
+    """Bytes that keep HBM busy for so long, as the engine counts them: at peak bandwidth."""
+    return round(rest_ps * (gpu.hbm_bytes_per_s / PS_PER_S))
 
 
 class SharedGpu:
@@ -156,12 +194,14 @@ class SharedGpu:
                 found = demand_alone(
                     int(alone[op]), start, CATEGORIES[int(kinds[op])], int(recorded.blocks[op]),
                     int(recorded.blocks_per_sm[op]), self._gpu,
+                    recorded.launches.of(op) if recorded.launches is not None else None,
                 )  # fmt: skip
                 at = row[op]
                 demands.sm_ps[at], demands.blocks[at], demands.blocks_per_sm[at] = found[:3]
                 demands.hbm_bytes[at], demands.fixed_ps[at] = found[3:5]
+                demands.lost[at] = found[6]
         if self._predicted is not None:
             rows, priced = self._predicted
-            for name in ("sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "origin"):
+            for name in ("sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "origin", "lost"):
                 getattr(demands, name)[rows] = getattr(priced, name)
         return demands

@@ -96,7 +96,7 @@ class _Run(Execution):
             durations = []
             for demand in self._kernels.demand:
                 kernel = self.kernel = RunningKernel(self._gpu.num_sms, *demand)
-                self.take_sms(sms)
+                self.take_sms(sms, self._gpu.num_sms - sms)
                 durations.append(round(kernel.fixed_left + self._book(min(self.hbm_wish, hbm))))
             self.kernel = None
             timing = self._kernels.remember(environment, durations)
@@ -142,6 +142,6 @@ class _Run(Execution):
             return
         self._begin(start)
         sms, hbm = self._environment
-        self.take_sms(sms)
+        self.take_sms(sms, self._gpu.num_sms - sms)
         self._book(min(self.hbm_wish, hbm))
         super().settle()

@@ -11,6 +11,7 @@ from simcore.apps.studies.contention.pairs import overlapped_kernels
 from simcore.apps.studies.contention.published import published_rows
 from simcore.apps.studies.contention.rows import Holding, time_beside
 from simcore.hardware import load_cluster
+from simcore.hardware.sm import ThreadBlock
 from tests.commands import simcore
 from tests.imports.traces import launched, step, write
 from workloads.imports import import_traces
@@ -20,19 +21,22 @@ A100 = load_cluster("a100-8", {}).gpu  # 108 SMs
 ALWAYS = 1 << 56
 
 
-def beside(kind, alone_us, *holdings, blocks=0, occupancy=1, start_us=0.0):
+def beside(kind, alone_us, *holdings, blocks=0, occupancy=1, start_us=0.0, block=None, moved=(0, 0)):
     alone = round(alone_us * US)
-    demand = demand_alone(alone, round(start_us * US), kind, blocks, occupancy, A100)
+    demand = demand_alone(alone, round(start_us * US), kind, blocks, occupancy, A100, block, moved)
     held = [Holding(round(begin * US), round(end * US) if end else ALWAYS, k) for begin, end, k in holdings]
     return time_beside(A100, demand, alone, held) / US
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.floats(10.0, 500.0), st.integers(0, 107), st.sampled_from(["gemm/conv", "elementwise/copy"]))
+@given(st.floats(10.0, 500.0), st.integers(0, 107), st.sampled_from(["attention", "reduce/norm"]))
 def test_held_sms_slow_spread_work_in_proportion(alone_us, k, kind):
     # 108 / (108 - k): continuous and rising in k, 1 at k = 0.
     alone_us = round(alone_us, 6)  # whole picoseconds
     assert beside(kind, alone_us, (0, 0, k)) == pytest.approx(alone_us * 108 / (108 - k), abs=1e-5)
+    # Elementwise kernels keep HBM busy with 85% of the SMs.
+    expected = alone_us * max(1.0, 0.85 * 108 / (108 - k))
+    assert beside("elementwise/copy", alone_us, (0, 0, k)) == pytest.approx(expected, abs=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -60,16 +64,58 @@ def test_nothing_gets_faster_and_no_wave_is_lost(blocks, occupancy, times):
 def test_sm_time_is_conserved(times):
     # SM-time taken by communication until the kernel ends + 108 SMs' work of 100 us = 108 SMs all along.
     holdings = [(begin, begin + length, k) for begin, length, k in times]
-    end = beside("elementwise/copy", 100, *holdings)
+    end = beside("reduce/norm", 100, *holdings)
     taken = sum(k * max(0.0, min(end, stop) - begin) for begin, stop, k in holdings)
     assert 108 * end == pytest.approx(108 * 100 + taken, abs=1e-3)
 
 
 def test_start_cost_is_not_slowed():
     # 2 us of 10 are the start: 8 * 108 / 84 + 2.  In 5 us less moves than the threads hold: 108 * 64 KiB.
-    assert beside("elementwise/copy", 5, (0, 0, 24), start_us=2) == 5.0
-    assert beside("elementwise/copy", 10, (0, 0, 24), start_us=2) == pytest.approx(2 + 8 * 108 / 84, abs=1e-5)
-    assert beside("elementwise/copy", 1, (0, 0, 24), start_us=2) == 1.0
+    assert beside("reduce/norm", 5, (0, 0, 24), start_us=2) == 5.0
+    assert beside("reduce/norm", 10, (0, 0, 24), start_us=2) == pytest.approx(2 + 8 * 108 / 84, abs=1e-5)
+    assert beside("reduce/norm", 1, (0, 0, 24), start_us=2) == 1.0
+
+
+def test_memory_keeps_what_it_limits_and_little_more():
+    # 806 MB in 440 us are 1.83 TB/s of 2.039: all that streaming kernels reach.  Fluid work in 0.85 of the
+    # time on all SMs: 0.85 * 108 / 84 = 1.093 with 84.  402 MB are half of it, and so the SMs' own.
+    limited = beside("reduce/norm", 440, (0, 0, 24), moved=(403_000_000, 403_000_000))
+    assert limited == pytest.approx(440 * 0.85 * 108 / 84, abs=1e-5)
+    assert beside("reduce/norm", 440, (0, 0, 24), moved=(402_000_000, 0)) == pytest.approx(440 * 108 / 84)
+    # A product that reads them prefetches: 0.55 * 108 / 84 < 1.
+    assert beside("gemm/conv", 440, (0, 0, 24), moved=(800_000_000, 6_000_000)) == pytest.approx(440)
+
+
+TILE = ThreadBlock(256, 248, 147_456)  # 8 warps of 7,936 registers, one block; 148,480 bytes: 164 KiB
+
+
+def test_a_tpc_keeps_its_carve_out_while_a_block_is_there():
+    # NCCL's 87,568 + 1,024 bytes keep 24 partners at 100 KiB: large tiles lose 48 of 108 SMs, what needs no
+    # shared memory 24.  192 tiles: 4 waves of 60, the last of 12, instead of 2 (108 and 84).
+    share = 1 - 0.35 * (1 - 12 / 54)
+    assert beside("gemm/conv", 100, (0, 0, 24), blocks=192, block=TILE) == pytest.approx(50 * (3 + share))
+    assert beside("gemm/conv", 100, (0, 0, 24), block=TILE) == pytest.approx(180)
+    small = ThreadBlock(128, 64, 0)
+    assert beside("gemm/conv", 100, (0, 0, 24), block=small) == pytest.approx(100 * 108 / 84)
+
+
+def test_blocks_side_by_side_and_a_last_wave_of_few():
+    # Two of 256 x 96 fit on an SM by registers (8 warps of 3,072: 2.67).  108 of them have an SM each; on 92
+    # SMs 108 come two by two: 2 ** 0.8 of their time.
+    pair = ThreadBlock(256, 96, 0)
+    found = beside("gemm/conv", 100, (0, 0, 16), blocks=108, occupancy=2, block=pair)
+    assert found == pytest.approx(100 * 2**0.8)
+    # 100 blocks of one an SM on 108 - 2 * 8 = 92: the other 8 alone, of 54 that make a half.
+    found = beside("gemm/conv", 100, (0, 0, 8), blocks=100, block=TILE)
+    assert found == pytest.approx(100 * (2 - 0.35 * (1 - 8 / 54)))
+
+
+def test_clusters_fill_tpcs():
+    # Hopper's communication comes in clusters of 4: 132 - 24 SMs are left to large tiles, 128 in two waves.
+    h100 = load_cluster("h100-8", {}).gpu
+    demand = demand_alone(100 * US, 0, "gemm/conv", 128, 1, h100, ThreadBlock(384, 168, 188_548))
+    found = time_beside(h100, demand, 100 * US, [Holding(0, ALWAYS, 24)]) / US
+    assert found == pytest.approx(100 * (2 - 0.35 * (1 - 20 / 66)))
 
 
 def test_waves_of_recorded_blocks():
@@ -132,10 +178,13 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     assert study["learned"].startswith("none: 1 overlapped kernels")
     (trace,) = study["traces"]
     gemm, add = trace["rows"]
-    # 1080 blocks, 8 an SM: 2 waves of 864 alone, 2 of 672 beside.  The shortest kernel alone, 50 us, is taken
-    # for the start cost up to a launch's 8 us: 8 + 42 * 108 / 84.
-    assert gemm["predicted_us"] == pytest.approx(100)
-    assert add["predicted_us"] == pytest.approx(8 + 42 * 108 / 84)
+    # The shortest kernel alone, 50 us, is taken for the start cost up to a launch's 8 us.  1080 blocks, 8 an
+    # SM: 864 and 216 alone, 672 and 408 beside.  216 blocks are 2 an SM and half of a half of all slots, 408
+    # are 5 of 8 an SM and 408 / 432 of it.
+    alone = 1 + (2 / 8) ** 0.8 * (1 - 0.35 * (1 - 216 / 432))
+    shared = 1 + (5 / 8) ** 0.8 * (1 - 0.35 * (1 - 408 / 432))
+    assert gemm["predicted_us"] == pytest.approx(8 + 92 * shared / alone)
+    assert add["predicted_us"] == pytest.approx(8 + 42 * 0.85 * 108 / 84)
     assert trace["step_effect"]["no contention"]["recorded_added"] == pytest.approx(40 / 415)
     assert {step["step"] for step in trace["steps"]} == {0, 1}
 
@@ -144,9 +193,11 @@ def test_what_if_a_channel_took_two_sms(tmp_path, capsys):
     path = two_steps(tmp_path / "t.json")
     assert simcore("contention-study", path, "--sms-per-channel", "2", "--json") == 0
     gemm, add = json.loads(capsys.readouterr().out)["traces"][0]["rows"]
-    # 48 of 108 SMs gone: 3 waves of 480 instead of 2, of the 92 us that are shared, and 42 us on 60 SMs.
-    assert gemm["predicted_us"] == pytest.approx(8 + 92 * 3 / 2)
-    assert add["predicted_us"] == pytest.approx(8 + 42 * 108 / 60)
+    # 48 of 108 SMs gone: 480, 480 and 120 blocks (2 of 8 an SM) instead of 864 and 216, and 42 us on 60 SMs.
+    alone = 1 + (2 / 8) ** 0.8 * (1 - 0.35 * (1 - 216 / 432))
+    shared = 2 + (2 / 8) ** 0.8 * (1 - 0.35 * (1 - 120 / 432))
+    assert gemm["predicted_us"] == pytest.approx(8 + 92 * shared / alone)
+    assert add["predicted_us"] == pytest.approx(8 + 42 * 0.85 * 108 / 60)
     assert simcore("contention-study", path, "--sms-per-channel", "-1") == 2
     assert "between 0 and 8, not -1" in capsys.readouterr().err
 
@@ -179,10 +230,12 @@ def test_a_table_of_kernels_beside_communication(tmp_path, capsys):
     study = json.loads(capsys.readouterr().out)
     times = {row["id"]: row["predicted_us"] for row in study["rows"]}
     # 2 us are the start.  128 threads of 122 registers are 4 warps of 32 * 122, up to 4,096: 4 blocks an SM.
-    # 432 blocks are one wave of 108 * 4, and two of 84 * 4.  What has no grid is spread over 84 of 108 SMs,
-    # and 132 tiles that fill their SMs need a second wave on 132 - 16.
-    assert times == pytest.approx({0: 202, 1: 2 + 40 * 108 / 84, 2: 202})
-    assert study["overlap"]["good and ok"]["within"] == [0.5, 0.5, 0.5]  # 202 beside 132, and beside 202
+    # 432 blocks are one wave of 108 * 4; on 84 SMs 336 and 96, which are 2 of 4 an SM and 96 of 216 that make
+    # a half.  What has no grid is spread over 84 of 108 SMs.  132 tiles need a second wave of 16 on 132 - 16.
+    few = (2 / 4) ** 0.8 * (1 - 0.35 * (1 - 96 / 216))
+    last = 1 - 0.35 * (1 - 16 / 66)
+    assert times == pytest.approx({0: 2 + 100 * (1 + few), 1: 2 + 40 * 108 / 84, 2: 2 + 100 * (1 + last)})
+    assert study["overlap"]["good and ok"]["within"] == [0.0, 0.0, 1.0]  # 148 beside 132, 175 beside 202
     assert study["overlap"]["all"]["recorded_added"] == pytest.approx((132 + 50 + 202) / (102 + 42 + 102) - 1)
     assert {row["id"]: row["reason"][:24] for row in study["skipped"]} == {
         3: "there is no profile of t", 4: "alone_us = '0' is no tim",

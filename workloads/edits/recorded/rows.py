@@ -98,7 +98,7 @@ def _taken(recorded: RecordedOps, ops: IntArray) -> RecordedOps:
         recorded, start_ps=recorded.start_ps[ops], end_ps=recorded.end_ps[ops], name=recorded.name.take(ops),
         stream=recorded.stream.take(ops), is_comm=recorded.is_comm[ops], is_kernel=recorded.is_kernel[ops],
         blocks=recorded.blocks[ops], blocks_per_sm=recorded.blocks_per_sm[ops], shapes=shapes,
-        collectives=known,
+        launches=recorded.launches.take(ops) if recorded.launches is not None else None, collectives=known,
     )  # fmt: skip
 
 

@@ -333,7 +333,7 @@ class KinetoReader:
             )
         return GpuRecording(
             label=self.label, names=self._names.values(),
-            gpu=Activities(*(*gpu, grids[0], blocks_per_sm(grids, device))),
+            gpu=Activities(*(*gpu, grids[0], blocks_per_sm(grids, device), *grids[1:4])),
             calls=ApiCalls(*calls), origin_us=self._clock.origin_us or 0, base_ns=base_ns,
             resolution_ps=PS_PER_US if self._clock.whole else 1000, rank=rank, world_size=world_size,
             gpu_name=device["name"], num_sms=device["numSms"], syncs=self._syncs, meta=tuple(self._meta),

@@ -154,7 +154,7 @@ class _NsysReader:
             label=label, names=self.names.values(),
             gpu=Activities(*(
                 to_ps(gpu[0]), to_ps(gpu[1]), *gpu[2:8], told, gpu[9], gpu[11],
-                blocks_per_sm(np.stack([*gpu[11:15], gpu[11] * 0]), limits),
+                blocks_per_sm(np.stack([*gpu[11:15], gpu[11] * 0]), limits), *gpu[12:15],
             )),
             calls=ApiCalls(to_ps(calls[0]), to_ps(calls[1]), thread, calls[3], calls[4]),
             origin_us=self.origin_ns // 1000, base_ns=self.db.epoch_ns(), gpu_name=self.db.gpu_name(device),

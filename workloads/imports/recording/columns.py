@@ -32,8 +32,8 @@ class Activities:
 
     ``kind`` indexes :data:`GPU_KINDS`; ``correlation`` 0 or less: none recorded; ``meta`` indexes
     :attr:`GpuRecording.meta` (-1: none); ``event`` is the number of the event in the file.  ``blocks`` are a
-    kernel's thread blocks, ``blocks_per_sm`` how many fit on an SM at a time: 0 where not recorded, both
-    empty where nothing is.
+    kernel's thread blocks, ``blocks_per_sm`` how many fit on an SM at a time, ``threads``, ``registers`` (of
+    a thread) and ``shared_bytes`` what a block takes: 0 where not recorded, all empty where nothing is.
     """
 
     start_ps: IntArray
@@ -48,6 +48,9 @@ class Activities:
     event: IntArray
     blocks: IntArray = field(default_factory=_empty)
     blocks_per_sm: IntArray = field(default_factory=_empty)
+    threads: IntArray = field(default_factory=_empty)
+    registers: IntArray = field(default_factory=_empty)
+    shared_bytes: IntArray = field(default_factory=_empty)
 
     def __len__(self) -> int:
         return len(self.start_ps)

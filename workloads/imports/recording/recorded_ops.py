@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from simcore.graph.ops import IntArray, Strings
-from workloads.imports.recorded import ImportedRank, RecordedCollectives, RecordedOps, RecordedShapes, Step
+from workloads.imports.recorded import (
+    ImportedRank,
+    RecordedCollectives,
+    RecordedLaunches,
+    RecordedOps,
+    RecordedShapes,
+    Step,
+)
 from workloads.imports.recording.intervals import innermost
 from workloads.imports.recording.rank_ops import RankOps
 
@@ -44,6 +51,9 @@ def _recorded(ops: RankOps) -> RecordedOps:
         is_kernel=gpu.kind[ops.row] == 0,
         blocks=gpu.blocks[ops.row] if launched else nothing,
         blocks_per_sm=(gpu.blocks_per_sm[ops.row] if launched else nothing).astype(np.float64),
+        launches=RecordedLaunches(gpu.threads[ops.row], gpu.registers[ops.row], gpu.shared_bytes[ops.row])
+        if len(gpu.threads)
+        else None,
         shapes=_shapes(ops),
         collectives=_collectives(ops),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,9 @@ _CLASSES: Final = {
 }  # fmt: skip
 #: What any start and end costs: the shortest kernels of recordings take 1.5 to 2.0 us.
 _START_PS: Final = 2 * PS_PER_US
+_TELLING_US: Final = 20.0  # shorter kernels find in caches what they seem to fetch
 _LONGEST_US: Final = 1e8
+_BYTES = re.compile(r"(in|out)_bytes=(\d{1,15})")
 
 
 def overlap_rows(path: Path, cluster: str | None) -> tuple[list[BesideRow], list[dict[str, Any]]]:
@@ -43,7 +45,7 @@ def overlap_rows(path: Path, cluster: str | None) -> tuple[list[BesideRow], list
         return copied_rows(path)
     rows, refused = [], []
     table = [columns for _, columns in csv_rows(path, "kernels beside communication", _NEEDED)]
-    boards = _Boards(cluster)
+    boards = _Boards(table, cluster)
     for number, columns in enumerate(table):
         try:
             rows.append(_row(number, columns, boards))
@@ -54,7 +56,7 @@ def overlap_rows(path: Path, cluster: str | None) -> tuple[list[BesideRow], list
 
 def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
     alone, recorded = _time(columns, "alone_us"), _time(columns, "overlapped_us")
-    spec, channels = boards.of(columns["gpu"])
+    spec, channels = boards.of(columns)
     gpu = spec.gpu
     kind = category(columns["kernel"])
     if kind == OTHER:
@@ -63,7 +65,7 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
     blocks = _product(columns.get("grid", ""))
     occupancy = load_sm(gpu.table("sm")).fit(launch) if launch is not None else 1
     alone_ps = round(alone * PS_PER_US)
-    demand = demand_alone(alone_ps, _START_PS, kind, blocks, occupancy, gpu)
+    demand = demand_alone(alone_ps, _START_PS, kind, blocks, occupancy, gpu, launch, _moved(columns))
     sms = channels.of(
         collective_kind(columns.get("collective", ""), columns.get("comm_kernel", "")),
         _product(columns.get("comm_grid", "")), _whole(columns, "comm_bytes"),
@@ -77,27 +79,48 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
 
 
 class _Boards:
-    """Clusters, and NCCL's channels on them, by what rows call their GPU; ``cluster`` for the rest."""
+    """Clusters, and NCCL's channels on them, by what rows call their GPU.
 
-    def __init__(self, cluster: str | None) -> None:
+    Where the name leaves the memory open, the board with the least bandwidth that the rows of the trace do
+    not exceed is taken.
+    """
+
+    def __init__(self, table: Sequence[Mapping[str, str]], cluster: str | None) -> None:
         self._cluster = cluster
-        self._known: dict[str, tuple[ClusterSpec, Channels]] = {}
+        self._fastest: dict[tuple[str, str], float] = {}
+        self._known: dict[tuple[str, str], tuple[ClusterSpec, Channels]] = {}
+        for columns in table:
+            moved, alone = sum(_moved(columns)), columns["alone_us"]
+            if moved and re.fullmatch(r"\d+(\.\d+)?", alone) and float(alone) >= _TELLING_US:
+                board = named_board(columns["gpu"])
+                cached = load_cluster(board.cluster).gpu.l2_bytes if board and board.cluster else 0
+                if moved > cached:
+                    key = columns["gpu"], columns.get("trace", "")
+                    self._fastest[key] = max(self._fastest.get(key, 0.0), moved / float(alone) * 1e6)
 
-    def of(self, gpu: str) -> tuple[ClusterSpec, Channels]:
+    def of(self, columns: Mapping[str, str]) -> tuple[ClusterSpec, Channels]:
         """The cluster of a row.  InputError for a GPU without a profile."""
-        found = self._known.get(gpu)
+        key = columns["gpu"], columns.get("trace", "")
+        found = self._known.get(key)
         if found is None:
-            spec = self._named(gpu)
-            found = self._known[gpu] = spec, Channels(spec, 1.0)
+            spec = self._named(*key)
+            found = self._known[key] = spec, Channels(spec, 1.0)
         return found
 
-    def _named(self, gpu: str) -> ClusterSpec:
+    def _named(self, gpu: str, trace: str) -> ClusterSpec:
         board = named_board(gpu)
-        if board is not None and board.cluster:
-            return load_cluster(f"{board.cluster}-{load_cluster(board.cluster).gpus_per_node}", {})
-        if self._cluster is None:
-            raise InputError(f"there is no profile of the GPU {gpu!r}; --cluster names one")
-        return load_cluster(self._cluster)
+        if board is None or not board.cluster:
+            if self._cluster is None:
+                raise InputError(f"there is no profile of the GPU {gpu!r}; --cluster names one")
+            return load_cluster(self._cluster)
+        smaller = named_board(f"{gpu}-40GB") if not re.search(r"\d\s*gb", gpu, re.IGNORECASE) else None
+        fastest = self._fastest.get((gpu, trace), 0.0)
+        for name in dict.fromkeys((smaller.cluster if smaller else board.cluster, board.cluster)):
+            if 0 < fastest <= load_cluster(name).gpu.hbm_bytes_per_s:
+                break
+        else:
+            name = board.cluster
+        return load_cluster(f"{name}-{load_cluster(name).gpus_per_node}", {})
 
 
 def _time(columns: Mapping[str, str], name: str) -> float:
@@ -130,3 +153,9 @@ def _product(text: str) -> int:
 def _launch(columns: Mapping[str, str], block: str, registers: str, shared: str) -> ThreadBlock | None:
     threads = min(_product(columns.get(block, "")), 1024)
     return ThreadBlock(threads, _whole(columns, registers), _whole(columns, shared)) if threads else None
+
+
+def _moved(columns: Mapping[str, str]) -> tuple[int, int]:
+    """Bytes that a kernel reads and writes, where the row tells (XLA); 0 elsewhere."""
+    found = {way: int(size) for way, size in _BYTES.findall(columns.get("input_dims", ""))}
+    return found.get("in", 0), found.get("out", 0)

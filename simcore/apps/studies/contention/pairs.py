@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from simcore.apps.replay.alone import overlapped
 from simcore.apps.replay.categories import CATEGORIES, categories
+from simcore.hardware.sm import ThreadBlock
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import ImportedRank, RecordedOps
 
@@ -52,6 +53,7 @@ class OverlappedKernel:
 
     ``alone_ps`` is the median of ``num_alone`` recordings of it alone, ``spread`` their p10-p90 range
     relative to it.  ``covered`` is the share of its time that communication ran beside it.
+    ``block`` is what a thread block takes of its SM, None where that is not recorded.
     """
 
     rank: int
@@ -66,6 +68,7 @@ class OverlappedKernel:
     num_alone: int
     covered: float
     neighbours: tuple[Neighbour, ...]
+    block: ThreadBlock | None = None
 
     @property
     def slowdown(self) -> float:
@@ -154,6 +157,7 @@ def _of_rank(rank: ImportedRank) -> Pairs:
                 rank.number, step_number, ops.name[op], CATEGORIES[int(kinds[op])], int(ops.blocks[op]),
                 int(ops.blocks_per_sm[op]), int(length[op]), max(1, int(np.median(alone))), _spread(alone),
                 len(alone), covered, neighbours,
+                ops.launches.of(op) if ops.launches is not None else None,
             )
         )  # fmt: skip
     noise = [pair for times in by_place.values() for pair in _differences(times)]
