@@ -168,12 +168,12 @@ def study_text(study: Mapping[str, Any]) -> str:
 def _overlap_lines(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [
         "Table of kernels alone and beside communication: shares within 5/10/15%, time added",
-        f"  {'':46}{'rows':>5}{'predicted':>13}{'no contention':>15}{'recorded':>10}{'predicted':>11}",
+        f"  {'':42}{'rows':>5}{'predicted':>16}{'no contention':>16}{'recorded':>10}{'predicted':>11}",
     ]
     for name, score in scores.items():
         predicted, without = _shares(score["within"]), _shares(score["no_contention_within"])
         lines.append(
-            f"  {name[:46]:46}{score['rows']:>5}{predicted:>13}{without:>15}{score['recorded_added']:>10.1%}"
+            f"  {name[:42]:42}{score['rows']:>5}{predicted:>16}{without:>16}{score['recorded_added']:>10.1%}"
             f"{score['predicted_added']:>11.1%}"
         )
     return lines
