@@ -19,7 +19,8 @@ def contention_study(
         Path | None, typer.Option(metavar="FILE", help="A learned interference. Default: cross-validated.")
     ] = None,
     overlap: Annotated[
-        Path | None, typer.Option(metavar="CSV|DIR", help="Kernels alone and beside others: a table, or measured.")
+        Path | None,
+        typer.Option(metavar="CSV|DIR", help="Kernels alone and beside others: a table, or measured."),
     ] = None,
     steps: Annotated[bool, typer.Option("--steps", help="Also replay the steps with shared GPUs.")] = False,
     sms_per_channel: Annotated[float, typer.Option(metavar="N", help="What if a channel took N SMs.")] = 1.0,
