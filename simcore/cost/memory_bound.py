@@ -6,11 +6,17 @@ bandwidth that its access pattern reaches.  What earlier kernels left in L2 is r
 instructions may take longer than the bytes: PyTorch's kernels for tensors that are not contiguous or are
 broadcast divide an index into coordinates for every element, its concatenations and gathers too.  Thread
 blocks are many and small: the fluid limit (``blocks == 0``).
+
+Note [ATen's softmax].  PyTorch's kernels (aten/src/ATen/native/cuda: PersistentSoftmax.cuh, SoftMax.cu) hold
+a row of up to 1,024 elements in a warp's registers; a block takes a longer one through shared memory where it
+fits, and else reads it again for the maximum, the sum and the result (backward: the sum and the result).  On
+a GPU with much bandwidth for its SMs the instructions of an element take longer than its bytes.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from simcore.cost.classify import normalise
 from simcore.cost.kernel import Context, KernelShape, Work, formula, numel
@@ -25,6 +31,17 @@ ELEMENTS_PER_BLOCK = 65536
 
 #: Integer instructions per SM and clock (CUDA programming guide, arithmetic throughput, 7.0 to 9.0).
 INTEGER_LANES = 64
+
+#: Instructions an element of ATen's softmax: of rows that a warp holds, of longer ones, and with a result of
+#: another type, which is not vectorised.  Fitted to 25 rows of an H200 (torch 2.11; 49% off by their bytes
+#: alone, 10% by these).
+SOFTMAX_WARP_ROW, SOFTMAX_WARP, SOFTMAX_BLOCK, SOFTMAX_CONVERTS = 1024, 25.0, 36.0, 80.0
+#: Bytes of a row that shared memory holds without asking for more, and reads of one that it does not.
+SOFTMAX_SHARED_BYTES, SOFTMAX_READS, SOFTMAX_BACKWARD_READS = 48 << 10, 3.0, 2.0
+
+#: Bytes that an SM moves in a clock in ATen's layer norm, whose blocks have few loads in flight: median of 13
+#: shapes of an H200 in bf16 (1.8 to 2.4 TB/s of 4.3) and of fp32 ones in three programs there (2.0 to 2.2).
+LAYER_NORM_BYTES_PER_CLOCK = 8.4
 
 #: Copies that rearrange: no other reason to launch them exists.
 _REARRANGING = frozenset(
@@ -54,9 +71,18 @@ def computes_addresses(kernel: KernelShape) -> bool:
     if kernel.strided:
         return True
     if kernel.op_class == "copy":
-        return normalise(kernel.name) in _REARRANGING
+        return normalise(kernel.name) in _REARRANGING or _widens(kernel)
     shapes = {shape for shape in kernel.in_shapes if numel(shape) > 1}
     return kernel.op_class == "elementwise" and kernel.name.startswith("aten::") and len(shapes) > 1
+
+
+def _widens(kernel: KernelShape) -> bool:
+    """Whether a copy makes 16 bits fp32, which ATen's kernel does one element at a time.
+
+    The other direction is vectorised: on an H200 412 million logits to fp32 take 1,179 us, back 567 us.
+    """
+    elements = sum(map(numel, kernel.out_shapes))
+    return kernel.element_bytes == 2 and kernel.bytes_read < 4 * elements <= kernel.bytes_written
 
 
 def instructions_s(elements: float, instructions: float, context: Context) -> float:
@@ -133,11 +159,30 @@ def streaming(kernel: KernelShape, context: Context) -> Work:
     if computes_addresses(kernel):
         memory = context.parameters.memory
         each, waits = max(each, memory.index_instructions), memory.index_waits
+    if kernel.op_class.startswith("softmax") and kernel.name.startswith("aten::") and kernel.in_shapes:
+        passes, each = aten_softmax(kernel, written)
+        p, traffic = replace(p, bandwidth_share=1.0), read * passes + written
     elements = (
         num_elements(kernel) if kernel.op_class != "embedding_fwd" else sum(map(numel, kernel.out_shapes))
     )
     instructions = instructions_s(elements, each, context)
+    if kernel.name in ("aten::native_layer_norm", "aten::layer_norm"):
+        per_s = LAYER_NORM_BYTES_PER_CLOCK * context.gpu.num_sms * context.gpu.boost_clock_hz
+        instructions = max(instructions, traffic / per_s)
     return streaming_work(traffic, p.launches, p, context, instructions=instructions, waits=waits)
+
+
+def aten_softmax(kernel: KernelShape, written: float) -> tuple[float, float]:
+    """(times that its input is read, instructions an element); see Note [ATen's softmax]."""
+    width = kernel.in_shapes[0][-1] if kernel.in_shapes[0] else 1
+    backward = kernel.op_class == "softmax_bwd"
+    if width * kernel.element_bytes > SOFTMAX_SHARED_BYTES:
+        return (SOFTMAX_BACKWARD_READS if backward else SOFTMAX_READS), 0.0
+    if backward:
+        return 1.0, 0.0
+    if written > kernel.element_bytes * numel(kernel.in_shapes[0]):
+        return 1.0, SOFTMAX_CONVERTS
+    return 1.0, SOFTMAX_WARP if width <= SOFTMAX_WARP_ROW else SOFTMAX_BLOCK
 
 
 @formula("foreach")

@@ -19,7 +19,7 @@ A trace of a framework's plain code shows every aten op. An optimised build laun
 _USUAL = """
 Where nothing is said, a Megatron-Core program in 16 bits has the kernels of `cudnn`, as its default layer
 spec runs attention in Transformer Engine; in fp32, for which neither cuDNN nor FlashAttention has kernels,
-and for other frameworks, whose traces show the attention that they call, it is `megatron`.
+it is `megatron`. Other programs are `unfused`: their traces show what they launch.
 """
 
 _RULES = """

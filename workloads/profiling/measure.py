@@ -172,6 +172,7 @@ def capture(run: Callable[[], Any]) -> Captured:
     import torch
 
     side = _stream()
+    torch.cuda.synchronize()  # inputs were made on another stream
     with torch.cuda.stream(side):  # capturing wants what ran before on another stream than the default
         for _ in range(3):
             run()

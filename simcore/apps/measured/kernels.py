@@ -100,7 +100,7 @@ def _read_profiled(folder: Path) -> tuple[list[KernelRow], list[dict[str, Any]]]
         kernel = profiled_kernel(columns)
         seconds = within("time_us", number(columns, "time_us"), LEAST_US, MOST_US, "us") * 1e-6
         family = f"{kernel.op_class} {kernel.dtype} {gpu}"
-        return KernelRow(line, gpu, family, (kernel,), seconds, 0.0, columns)
+        return KernelRow(line, gpu, family, (kernel,), seconds, 0.0, columns, sustained=True)
 
     return read_rows(folder / "kernels.csv", "kernel", _PROFILED_COLUMNS, row)
 
@@ -125,7 +125,11 @@ def profiled_kernel(columns: dict[str, str]) -> KernelShape:
         raise InputError(f"no formula for op {case.op!r} by its bytes alone") from None
     if op_class not in OP_CLASSES:
         raise InputError(f"unknown op_class {op_class!r}{nearest(op_class, OP_CLASSES)}")
-    return KernelShape(case.op, op_class, dtype, ins, outs, case.flops, replayed=True)
+    kernel = KernelShape(f"aten::{case.op}", op_class, dtype, ins, outs, case.flops, replayed=True)
+    if op_class != "embedding_fwd":
+        return kernel
+    moved = kernel.element_bytes * sum(map(numel, outs))  # of the table only the rows that are looked up
+    return replace(kernel, bytes_read=moved + 8 * numel(ins[-1]), bytes_written=moved)
 
 
 def profile_of(gpu: str) -> str:

@@ -39,15 +39,16 @@ def usual_kernels(graph: Graph) -> str:
 
     Megatron-Core runs attention in Transformer Engine (its default layer spec), which takes cuDNN's fused
     kernels in 16 bits on Hopper, FlashAttention on Ampere, and its unfused path in fp32, for which neither
-    has kernels (TransformerEngine, selection of the attention backend).  Of other frameworks the trace shows
-    which attention the program calls.
+    has kernels (TransformerEngine, selection of the attention backend); its own fusions are compiled, and its
+    trace shows what is inside of them.  Other programs launch what their trace shows.
     """
     work = graph.workload
     applied = str(work.options.get("kernels", ""))
     if applied in MAPPINGS:
         return applied
-    is_megatron, is_short = work.framework == "megatron-core", work.precision in ("bf16", "fp16")
-    return "cudnn" if is_megatron and is_short else "megatron"
+    if work.framework != "megatron-core":
+        return "unfused"
+    return "cudnn" if work.precision in ("bf16", "fp16") else "megatron"
 
 
 def apply_kernels(graph: Graph, kernels: str) -> Graph:

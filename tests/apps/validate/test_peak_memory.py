@@ -42,8 +42,8 @@ def test_published_memory_is_near(tmp_path: Path) -> None:
     found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM))
     assert [(row.id, row.what) for row in found.rows] == [("cp1", "reserved"), ("bloom", "whole GPU")]
     assert [row.measured_bytes for row in found.rows] == [int(83.9 * GIB), 49 * GIB]
-    # What BLOOM's GPU had in use is 5 GiB more than the allocator, the context, kernels and NCCL take.
-    assert [round(row.error, 2) for row in found.rows] == [0.04, -0.11]
+    # What BLOOM's GPU had in use is 1 GiB more than the allocator, the context, kernels and NCCL take.
+    assert [round(row.error, 2) for row in found.rows] == [0.04, -0.02]
     # 72 layers of 12 h^2 parameters and a share of the embedding on 96 GPUs, 2 bytes each.
     numel = 6 * 12 * 14336**2 / 8 + 250880 * 14336 / 8
     assert found.rows[1].parts_bytes["parameters"] == pytest.approx(2 * numel, rel=0.01)
