@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simcore.apps.interface import (
         ChosenPlan,
+        DiagnosedRun,
         JobOnCluster,
         ReplayedRecording,
         SimulatedRun,
         describe,
+        diagnose,
         load,
         open_run,
         plan,
@@ -31,10 +33,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ChosenPlan",
+    "DiagnosedRun",
     "JobOnCluster",
     "ReplayedRecording",
     "SimulatedRun",
     "describe",
+    "diagnose",
     "load",
     "open_run",
     "plan",

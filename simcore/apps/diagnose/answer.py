@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -57,23 +57,20 @@ class Diagnosis:
 def diagnosed(
     files: Sequence[Path],
     log: TrainingLog | None,
-    ask: Callable[[Mapping[str, str]], Scenario],
+    scenario: Scenario,
     stages: StageTimer,
     *,
     step: int | None = None,
     with_checks: bool = True,
 ) -> Diagnosis:
-    """``ask`` makes the job's scenario with more settings; ``step``: of recordings, None for all.
+    """``scenario`` is the job that ran; ``step``: of recordings, None for all.
 
     Errors: InputError where log or recordings do not fit the job, and as :func:`run_scenario`, but a job that
     ran is taken to fit its GPUs.
     """
-
-    def asked(more: Mapping[str, str]) -> Scenario:
-        return ask({"memory.check": "warn", **more})
-
+    ran = scenario.with_settings({"memory.check": "warn"})
     with tempfile.TemporaryDirectory(prefix="simcore-diagnose-") as kept:
-        done = run_scenario(asked({}), Path(kept) / "run", stages, perfetto=False)
+        done = run_scenario(ran, Path(kept) / "run", stages, perfetto=False)
         timeline = Timeline.open(Path(kept) / "run")
         if log is None:
             measured, split = _by_recordings(files, timeline, stages, step)
@@ -82,12 +79,12 @@ def diagnosed(
     found = Diagnosis(measured, done.info, split)
     if not with_checks:
         return found
-    looking = Checks(ask, found.expected_s)
+    looking = Checks(scenario, found.expected_s)
     with stages.stage("simulating other choices") as update:
         checks = looking.choices(update)
     if log is not None and found.verdict == "slower":
         with stages.stage("simulating faults") as update:
-            checks += Checks(asked, found.expected_s).faults(found.gap_s, update)
+            checks += Checks(ran, found.expected_s).faults(found.gap_s, update)
     checks += _of_log(measured)
     checks.sort(key=lambda check: (-round(check.gain_s, 6), not check.certain))
     return Diagnosis(measured, done.info, split, tuple(checks))

@@ -115,14 +115,14 @@ _RESOURCES: Final = (
 
 
 class Checks:
-    """Of one job: ``ask`` makes its scenario with more settings; ``expected_s`` is its step as it is."""
+    """Of one job; ``expected_s`` is its step as it is."""
 
-    def __init__(self, ask: Callable[[Mapping[str, str]], Scenario], expected_s: float) -> None:
-        self._ask, self._expected_s = ask, expected_s
+    def __init__(self, scenario: Scenario, expected_s: float) -> None:
+        self._scenario, self._expected_s = scenario, expected_s
 
     def choices(self, progress: Callable[[float], None] = lambda _: None) -> list[Check]:
         """What of the job could be chosen faster, as far as it fits; of a traced one nothing is known."""
-        job = loaded(self._ask({})).description
+        job = loaded(self._scenario).description
         wanted = [one for one in _CHOICES if job is not None and one[2](job)]
         found = []
         for number, (name, settings, _) in enumerate(wanted):
@@ -135,7 +135,7 @@ class Checks:
 
     def faults(self, gap_s: float, progress: Callable[[float], None] = lambda _: None) -> list[Check]:
         """What of the machine could be slower than expected, and how slow it would be."""
-        scenario = self._ask({})
+        scenario = self._scenario
         graph, cluster = _ready(scenario)
         found = []
         for number, (name, part, key, advice) in enumerate(_RESOURCES):
@@ -150,7 +150,7 @@ class Checks:
             progress(len(_RESOURCES) / (len(_RESOURCES) + 1))
 
             def with_slow_rank(factor: float) -> float:
-                slow = self._ask({"rank.0.gpu.clock": repr(factor)})
+                slow = scenario.with_settings({"rank.0.gpu.clock": repr(factor)})
                 return run(graph, cluster, setup_of(slow)).step_s
 
             advice = (
@@ -162,7 +162,7 @@ class Checks:
     def _step_of(self, settings: Mapping[str, str]) -> float | None:
         """The step with other choices; None where they cannot be, or do not fit."""
         try:
-            scenario = self._ask(settings)
+            scenario = self._scenario.with_settings(settings)
             found = loaded(scenario)
             found.fits(found.graph, found.cluster, scenario)
             return run(found.graph, found.cluster, setup_of(scenario)).step_s

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simcore.apps.run.launching import FromMegatron, FromTorchtitan
 from simcore.apps.run.names import complete_cluster, complete_workload
-
-if TYPE_CHECKING:
-    from simcore.apps.run.scenario import Scenario
 
 
 def diagnose(
@@ -53,31 +49,19 @@ def diagnose(
     import json
 
     from simcore.apps.diagnose.answer import diagnosed
-    from simcore.apps.diagnose.measured import logs_of
+    from simcore.apps.diagnose.measured import launch_of_log, logs_of
     from simcore.apps.diagnose.show import diagnosis_lines, diagnosis_object
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.apps.run.scenario import resolve_scenario
     from simcore.apps.run.settings import split_pairs
-    from simcore.errors import InputError
-    from workloads.jobs.launch import tells_launch
 
     log = logs_of(files)
     launch = launch_asked(megatron=from_megatron, torchtitan=from_torchtitan)
     if job is None and launch is None:
-        if log is None or not tells_launch(log.framework, Path(log.path)):
-            raise InputError(
-                f"which job ran? {'The log' if log else 'A recording'} does not say: --job WORKLOAD (as"
-                " run_sim.py takes it), --from-megatron or --from-torchtitan"
-            )
-        launch = (log.framework, log.path)
-    given = split_pairs(settings or ())
-
-    def ask(more: Mapping[str, str]) -> Scenario:
-        return resolve_scenario(job, cluster=cluster, settings={**given, **more}, launch=launch)
-
-    scenario = ask({})
+        launch = launch_of_log(log)
+    scenario = resolve_scenario(job, cluster=cluster, settings=split_pairs(settings or ()), launch=launch)
     if scenario.described is not None:
         say_launch(scenario.described.launch)
-    found = diagnosed(files, log, ask, StageTimer(), step=step, with_checks=checks)
+    found = diagnosed(files, log, scenario, StageTimer(), step=step, with_checks=checks)
     print(json.dumps(diagnosis_object(found)) if as_json else "\n".join(diagnosis_lines(found)))

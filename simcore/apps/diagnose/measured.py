@@ -49,6 +49,18 @@ def logs_of(paths: Sequence[Path]) -> TrainingLog | None:
     return read_training_log(logs[0])
 
 
+def launch_of_log(log: TrainingLog | None) -> tuple[str, str]:
+    """The framework and the file that tells its launch.  InputError where none does: the job must be said."""
+    from workloads.jobs.launch import tells_launch
+
+    if log is None or not tells_launch(log.framework, Path(log.path)):
+        raise InputError(
+            f"which job ran? {'The log' if log else 'A recording'} does not say: --job WORKLOAD (as"
+            " run_sim.py takes it), --from-megatron or --from-torchtitan"
+        )
+    return log.framework, log.path
+
+
 def measured_by_log(log: TrainingLog, info: RunInfo) -> MeasuredStep:
     """A log's step, where need be from its throughput and the job's tokens.
 

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from simcore.apps.interface.shown import ShownAsTables
 from simcore.apps.run.scenario import SECTIONS, Scenario, resolve_scenario
-from simcore.apps.run.settings import parse_settings
 from simcore.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -29,11 +28,11 @@ class JobOnCluster(ShownAsTables):
     """A question: a job, its cluster, how it is simulated.
 
     Made by :func:`describe`, :func:`load` and :func:`trace`; ``scenario`` is what ``run_sim.py`` is asked,
-    ``warnings`` what limits trust in a trace.  Frozen: :meth:`changed` makes another one.
+    ``of_trace`` what limits trust in a trace.  Frozen: :meth:`changed` makes another one.
     """
 
     scenario: Scenario
-    warnings: tuple[str, ...] = ()
+    of_trace: tuple[str, ...] = ()
     kept: Any = None  # the folder of a traced graph, which goes with the last job that needs it
 
     @cached_property
@@ -65,6 +64,11 @@ class JobOnCluster(ShownAsTables):
         """What was taken for granted to complete it, a line each; nothing for a graph."""
         return self._loaded[1].assumptions if self._loaded[1] is not None else ()
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What limits trust in a trace, what contradicts itself or was not understood, a line each."""
+        return (*self.of_trace, *(self._loaded[1].warnings if self._loaded[1] is not None else ()))
+
     @cached_property
     def memory(self) -> MemoryVerdict:
         """Whether it fits, as ``--memory-only`` says it: ``word``, ``room_bytes``, ``chance``."""
@@ -83,14 +87,14 @@ class JobOnCluster(ShownAsTables):
     ) -> JobOnCluster:
         """The same job with other values; arguments as those of :func:`describe`.
 
-        ``settings`` beside the job's sections only.  InputError as there.
+        InputError as there.
         """
         again = _settings(settings or {})
         scenario = self.scenario
         if cluster is not None:
             scenario = replace(scenario, cluster=cluster)
         if again:
-            scenario = replace(scenario, settings=parse_settings({**scenario.settings.given, **again}))
+            scenario = scenario.with_settings(again)
         return _checked(replace(self, scenario=_with_sections(scenario, sections)))
 
     def to_yaml(self, path: Path | str | None = None) -> str:
@@ -108,19 +112,16 @@ class JobOnCluster(ShownAsTables):
 
     def __rich__(self) -> RenderableType:
         cluster = f"on {self.cluster.num_gpus} GPUs ({self.cluster.gpu.name}) of {self.cluster.name}"
+        warnings = "".join(f"\nwarning: {one}" for one in self.warnings)
         if self._loaded[1] is None:
-            lines = [
-                f"graph {self.scenario.graph_dir} {cluster}",
-                *(f"warning: {one}" for one in self.warnings),
-            ]
-            return Text("\n".join(lines))
+            return Text(f"graph {self.scenario.graph_dir} {cluster}{warnings}")
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("assumed", "value", "because"):
             table.add_column(column)
         for one in self.complete.assumed:
-            table.add_row(one.key, str(one.value), one.why)
+            table.add_row(one.key, "" if one.value is None else str(one.value), one.why)
         job = self.complete
-        return Group(Text(f"{job.model.name} {cluster}"), table)
+        return Group(Text(f"{job.model.name} {cluster}{warnings}"), table)
 
 
 def describe(
@@ -164,18 +165,25 @@ def load(
     network: str | None = None,
     seed: int | None = None,
     force: bool = False,
+    megatron: str | Path | None = None,
+    torchtitan: str | Path | None = None,
 ) -> JobOnCluster:
     """What ``run_sim.py`` takes as WORKLOAD: a catalog name, graph folder or YAML file.
 
-    InputError for anything unknown, with the nearest known name.
+    ``megatron``, ``torchtitan``: in its place flags of a launch, or a script, log or file that tells them
+    (docs/launch.md).  InputError for anything unknown, with the nearest known name.
     """
-    named = None if workload is None else str(workload)
-    given = _settings(settings or {})
-    return _checked(
-        JobOnCluster(
-            resolve_scenario(named, cluster=cluster, network=network, seed=seed, settings=given, force=force)
-        )
+    from simcore.apps.run.launching import launch_asked
+
+    launch = launch_asked(
+        **{name: str(given) for name, given in (("megatron", megatron), ("torchtitan", torchtitan)) if given}
     )
+    scenario = resolve_scenario(
+        None if workload is None else str(workload),
+        cluster=cluster, network=network, seed=seed, settings=_settings(settings or {}), force=force,
+        launch=launch,
+    )  # fmt: skip
+    return _checked(JobOnCluster(scenario))
 
 
 def trace(
@@ -213,7 +221,7 @@ def trace(
     folder = Path(kept.name) / "graph" if kept is not None else Path(str(out))
     save_graph(graph, folder, report.write)
     found = load(folder, cluster=cluster, settings=settings)
-    return replace(found, warnings=tuple(report.warnings), kept=kept)
+    return replace(found, of_trace=tuple(report.warnings), kept=kept)
 
 
 def _checked(job: JobOnCluster) -> JobOnCluster:
@@ -235,14 +243,17 @@ def _with_sections(scenario: Scenario, sections: Mapping[str, Any]) -> Scenario:
             f"{', '.join(sections)}: a graph's degrees and software are as traced; what can be edited:"
             " simulate(job, edits=[...])"
         )
-    content = dict(job.content)
+    content, overrides = dict(job.content), dict(job.overrides)
     for name, said in sections.items():
         before = content.get(name)
+        again = overrides if isinstance(said, str) else [f"{name}.{key}" for key in said]
+        for key in [key for key in again if key in overrides and key.startswith(f"{name}.")]:
+            del overrides[key]  # what is said last counts
         if isinstance(said, str) or before is None:
             content[name] = said if isinstance(said, str) else dict(said)
         else:
             content[name] = {**({name: before} if isinstance(before, str) else before), **said}
-    return replace(scenario, described=replace(job, content=content))
+    return replace(scenario, described=replace(job, content=content, overrides=overrides))
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -109,6 +109,17 @@ class Scenario:
     named: str = ""
     usual_cluster: bool = False
 
+    def with_settings(self, more: Mapping[str, str]) -> Scenario:
+        """The same question with ``more`` settings, as ``--set`` takes them.  InputError as there."""
+        more = {_section_of_all(key): text for key, text in more.items()}
+        of_job = {} if self.described is None else _of_sections(more)
+        given = {**self.settings.given, **{key: text for key, text in more.items() if key not in of_job}}
+        _check_packets(given, self.network)
+        described = self.described
+        if described is not None and of_job:
+            described = replace(described, overrides={**described.overrides, **of_job})
+        return replace(self, settings=parse_settings(given), described=described)
+
 
 @dataclass(frozen=True)
 class _File:
@@ -154,9 +165,7 @@ def resolve_scenario(
     given_network = _first(network, file.network, "fluid")
     _check_network(given_network)
     given_settings = {_section_of_all(key): text for key, text in {**file.settings, **settings}.items()}
-    for key in given_settings:
-        if key.startswith("network.") and given_network != "packet":
-            raise InputError(f"{key} says something about packets: it needs --network packet")
+    _check_packets(given_settings, given_network)
     given_seed = _first(seed, file.seed, 0)
     if given_seed < 0:
         raise InputError(f"seed {given_seed} must not be negative")
@@ -217,6 +226,12 @@ def _launched(
     hardware = parse_settings({key: text for key, text in settings.items() if key not in overrides}).hardware
     launch = told.on(load_cluster(name, hardware).num_gpus)
     return name, DescribedJob(launch.content, told.where, None, overrides, launch)
+
+
+def _check_packets(settings: Mapping[str, str], network: str) -> None:
+    for key in settings:
+        if key.startswith("network.") and network != "packet":
+            raise InputError(f"{key} says something about packets: it needs --network packet")
 
 
 def _section_of_all(key: str) -> str:

@@ -70,6 +70,47 @@ def test_a_changed_job_is_another_one(job):
     assert (cool.cluster.gpu.conditions, job.cluster.gpu.conditions) == ("cool", "sustained")
 
 
+def test_what_is_said_last_counts():
+    asked = simcore.describe("llama3-8b", cluster="h100-8", settings={"parallel.tp": 4, "gpu.clock": 0.9})
+    assert asked.complete.parallel.tp == 4
+    assert asked.changed(parallel={"tp": 2}).complete.parallel.tp == 2
+    again = asked.changed(settings={"training.recompute": "full", "gpu.clock": 0.8})
+    assert (again.complete.parallel.tp, again.complete.training.recompute) == (4, "full")
+    assert again.scenario.settings.hardware["gpu.clock"] == "0.8"
+    with pytest.raises(InputError, match=r"did you mean 'parallel.tp'"):
+        asked.changed(settings={"tp": 2})
+
+
+def test_a_launch_is_a_job_and_its_log_is_diagnosed(tmp_path):
+    flags = (
+        "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --bf16"
+        " --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 16"
+        " --padded-vocab-size 32000 --sequence-paralel"
+    )
+    job = simcore.load(megatron=flags, cluster="h100-8")
+    assert job.complete.training.global_batch == 16
+    assert any("did you mean '--sequence-parallel'" in line for line in job.warnings)
+    assert "not understood" in repr(job)
+    expected = simcore.simulate(job)
+    log = tmp_path / "train.log"
+    line = " iteration {}/ 9 | elapsed time per iteration (ms): {:.4f} | global batch size: 16 |"
+    log.write_text("\n".join(line.format(n, 2e3 * expected.step_time_s) for n in range(1, 10)))
+    found = simcore.diagnose(log, job)
+    assert found.expected_s == pytest.approx(expected.step_time_s)
+    assert (found.verdict, found.band) == ("slower", expected.band)
+    assert found.gap_s == pytest.approx(expected.step_time_s, rel=1e-4)
+    # A clock of some share explains it: the steps are of products and of memory's kernels.
+    assert found.checks.gain_s.is_monotonic_decreasing and "clocks of all GPUs" in set(found.checks.name)
+    assert len(found.causes) == 0  # a log alone does not say
+    assert "OUTSIDE the band, slower" in repr(found)
+    command = ["scripts/diagnose.py", str(log), "--from-megatron", flags, "--cluster", "h100-8", "--json"]
+    said = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True)
+    shown = found.as_dict()
+    assert {**json.loads(said.stdout), "asked": ""} == {**shown, "asked": ""}
+    with pytest.raises(InputError, match="which job ran"):
+        simcore.diagnose(log)
+
+
 def test_a_model_of_fields_and_its_file(tmp_path):
     mine = simcore.describe(SMALL, cluster="h100-8", software="megatron-core", training={"global_batch": 8})
     mine.to_yaml(tmp_path / "mine.yaml")
