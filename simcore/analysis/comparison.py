@@ -203,4 +203,7 @@ def _flattened(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     keys = dict.fromkeys([*a, *b])
-    return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
+    found = {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
+    # A setting is told once, by what it changed.
+    told = {f"settings.{key.removeprefix('cluster.') if '.gpu.' in key else key}" for key in found}
+    return {key: values for key, values in found.items() if key not in told}

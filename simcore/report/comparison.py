@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from textwrap import shorten, wrap
+from itertools import islice
+from textwrap import wrap
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +17,9 @@ from simcore.report.summary_tables import PARTS, number_table
 from simcore.units import format_time, s_from_ps
 
 _SAME = 1e-3  # a smaller difference is none
-_LONGEST = 40  # characters of an input: more squeezes the table's other columns out
+_LONGEST = 60  # characters of an input, which folds where it is longer than its column
+_ROWS = 30
+_COLUMN = 22  # letters of a column of inputs: with the keys', 80 at most
 
 
 def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: int = 12) -> Group:
@@ -24,7 +28,7 @@ def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: in
     said, *more = verdict(comparison)
     parts: list[RenderableType] = [
         Text(said, style="bold"),
-        *map(Text, more),
+        *(Text("\n".join(wrap(line, WIDTH, subsequent_indent="  "))) for line in more),
         Text(f"A: {names[0]}\nB: {names[1]}"),
         _inputs(comparison),
     ]
@@ -61,16 +65,16 @@ def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: in
     )
     for row in comparison.path[:top]:
         times = (row.work_ps[0], row.wait_ps[0], row.work_ps[1], row.wait_ps[1])
-        path.add_row(row.name, row.stream, *map(format_time, times), _signed(row.difference_ps))
+        path.add_row(row.name, row.stream, *map(format_time, times), signed_time(row.difference_ps))
     rest = sum(row.difference_ps for row in comparison.path[top:])
     if len(comparison.path) > top:
-        path.add_row(f"{len(comparison.path) - top} others", "", "", "", "", "", _signed(rest))
+        path.add_row(f"{len(comparison.path) - top} others", "", "", "", "", "", signed_time(rest))
     parts.append(path if path.row_count else Text("the critical paths are equal"))
 
     stages = number_table("stage: A to B", tuple(PARTS.values()))
     for stage, (first_parts, second_parts) in comparison.stages.items():
         before, after = first_parts.parts(), second_parts.parts()
-        stages.add_row(str(stage), *(_signed(after[name] - before[name]) for name in before))
+        stages.add_row(str(stage), *(signed_time(after[name] - before[name]) for name in before))
     parts.append(stages)
     return Group(*parts)
 
@@ -89,7 +93,7 @@ def _ops(comparison: Comparison, top: int) -> Table:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Which is faster and why, in sentences: by the step where both do the same, else by the token, too."""
+    """Which is faster and why, a sentence each: by the step if both do the same, else by the token, too."""
     speed = comparison.speedup
     if not speed:
         return ["B takes no time at all"]
@@ -126,7 +130,7 @@ def _why(comparison: Comparison) -> list[str]:
     total = sum(change for _, change in changes)
     told = ", ".join(f"{PARTS[name]} {change:+.1%}" for name, change in changes if abs(change) >= _SAME)
     of = "GPU time for a token" if per_token else "step time"
-    return wrap(f"why: {of} {total:+.1%}, of which {told}", WIDTH, subsequent_indent="  ") if told else []
+    return [f"why: {of} {total:+.1%}, of which {told}"] if told else []
 
 
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
@@ -183,19 +187,35 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
 def _inputs(comparison: Comparison) -> RenderableType:
     if not comparison.inputs:
         return Text("same workload, cluster, settings and version")
-    table = number_table("what differs", ("A", "B"))
-    for key, values in comparison.inputs.items():
-        table.add_row(key, *("-" if value is None else shorten(str(value), _LONGEST) for value in values))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("what differs", overflow="fold")
+    for name in ("A", "B"):
+        table.add_column(name, justify="right", overflow="fold", max_width=_COLUMN)
+    for key, values in islice(comparison.inputs.items(), _ROWS):
+        table.add_row(key, *(told_input(key, value) for value in values))
+    if (more := len(comparison.inputs) - _ROWS) > 0:
+        table.add_row(f"{more} more (--json)", "", "")
     return table
 
 
+def told_input(key: str, value: Any) -> str:
+    """A fact of a run, in its unit: "25 GB/s" of ``cluster.nic_bytes_per_s``."""
+    if value is None:
+        return "-"
+    if isinstance(value, float) and key.endswith("_bytes_per_s"):
+        return f"{value / 1e9:,.6g} GB/s"
+    told = f"{value:,.6g}" if isinstance(value, float) else str(value)
+    return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 3]}..."
+
+
 def _times(a: float, b: float) -> tuple[str, str, str, str]:
-    return format_time(a), format_time(b), _signed(b - a), f"{b / a - 1:+.1%}" if a else "-"
+    return format_time(a), format_time(b), signed_time(b - a), f"{b / a - 1:+.1%}" if a else "-"
 
 
 def _numbers(a: float, b: float, style: str) -> tuple[str, str, str, str]:
     return f"{a:{style}}", f"{b:{style}}", f"{b - a:+{style}}", f"{b / a - 1:+.1%}" if a else "-"
 
 
-def _signed(time_ps: float) -> str:
+def signed_time(time_ps: float) -> str:
+    """A difference: "+3 ms"."""
     return f"+{format_time(time_ps)}" if time_ps > 0 else format_time(time_ps)

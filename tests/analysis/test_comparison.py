@@ -131,3 +131,17 @@ def test_long_inputs_leave_room_for_their_names(two_stage_run: Path) -> None:
     console = Console(width=100, record=True, file=StringIO())
     console.print(tables)
     assert "settings.gpu.clock" in console.export_text()
+
+
+def test_facts_are_told_in_units_and_never_squeeze_their_names_out(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    run = analyse(timeline)
+    cluster = {**timeline.info.cluster, "nic_bytes_per_s": 25e9, "a_key_of_many_letters": "x" * 200}
+    settings = {"cluster.nic_bytes_per_s": "25GB/s"}
+    changed = timeline.info.model_copy(update={"cluster": cluster, "settings": settings, "commit": "0" * 40})
+    found = compare((timeline.info, run), (changed, run))
+    assert "settings.cluster.nic_bytes_per_s" not in found.inputs  # said once
+    console = Console(width=80, file=StringIO(), record=True)
+    console.print(comparison_tables(found, ("a", "b")))
+    text = console.export_text()
+    assert "25 GB/s" in text and "cluster.nic_bytes_per_s" in text and "cluster.a_key_of_many_l" in text

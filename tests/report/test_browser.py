@@ -161,6 +161,22 @@ def test_it_prints(chromium: Any, report: Path, tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_paper_is_white_also_where_screens_are_dark(chromium: Any, report: Path) -> None:
+    state = """() => [document.querySelector('#lanes canvas').toDataURL(),
+        getComputedStyle(document.body).backgroundColor,
+        [...document.querySelectorAll('#assumed details')].every((one) => one.open)]"""
+    with opened_page(chromium, report) as page:
+        light, _, opened = page.evaluate(state)
+        assert not opened
+    with opened_page(chromium, report, dark=True) as page:
+        dark = page.evaluate(state)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(state) == [light, "rgb(255, 255, 255)", True]
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(state) == dark
+        assert dark[0] != light and not dark[2]
+
+
 def test_two_runs_side_by_side(chromium: Any, report: Path, tmp_path: Path) -> None:
     runner, folder = CliRunner(), report.parent
     again = ["run-sim", str(folder.parent / "job.yaml"), "--no-perfetto", "--no-report", "--set"]

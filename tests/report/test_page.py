@@ -140,6 +140,34 @@ def test_its_pictures_are_those_of_the_timeline(small: Path) -> None:
     assert data["roofline"]["peak"] == info.peak_flops_per_s
 
 
+def test_memory_of_a_step_comes_and_goes_with_its_passes(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(SMALL.replace("pp: 2", "pp: 1").replace("layers: 4", "layers: 24"))
+    run("run-sim", tmp_path / "one.yaml", "--no-perfetto", "--out", tmp_path / "run")
+    data = data_of((tmp_path / "run/report.html").read_text(encoding="utf-8"))
+    (curve,), row = data["memory"], data["pipeline"]["rows"][0]["compute"]
+    live = dict(zip(curve["categories"], curve["gib"], strict=True))["activations"]
+    passes: list[tuple[int, str, float, float]] = []
+    at = 0
+    for step, long, mb, kind in zip(row["start"], row["long"], row["mb"], row["kind"], strict=True):
+        at += step
+        tick = data["pipeline"]["tick_s"]
+        passes.append((mb, row["kinds"][kind], at * tick, (at + long) * tick))
+    # 16 samples on four replicas: each microbatch's activations are highest where its forward ends, and gone
+    # where its backward ends, in each of them alike.
+    highest, lowest = [], []
+    for number in range(4):
+        (begin,) = [one[2] for one in passes if one[:2] == (number, "fwd")]
+        end = max(one[3] for one in passes if one[:2] == (number, "bwd"))
+        (middle,) = [one[3] for one in passes if one[:2] == (number, "fwd")]
+        inside = [(s, held) for s, held in zip(curve["s"], live, strict=True) if begin <= s <= end]
+        most_at, most = max(inside, key=lambda one: one[1])
+        assert abs(most_at - middle) < 0.1 * (end - begin)
+        highest.append(most)
+        lowest.append(inside[-1][1])
+    assert max(highest) < 1.1 * min(highest)
+    assert max(lowest) < 0.2 * min(highest)
+
+
 def test_a_page_can_be_had_later_and_left_out(small: Path, tmp_path: Path) -> None:
     run("report", small, "--html", tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == (small / "report.html").read_bytes()

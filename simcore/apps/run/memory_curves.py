@@ -13,6 +13,7 @@ from simcore.apps.run.memory_picture import held_over_time
 from simcore.engine import SimulationResult
 from simcore.graph import Graph, Program
 from simcore.memory import activations_of
+from simcore.memory.lifetimes import BEFORE, OPTIMIZER
 from simcore.timeline.info import HeldAtPeak, MemoryPeak
 from simcore.timeline.memory_table import write_memory
 
@@ -26,6 +27,7 @@ IntArray = npt.NDArray[np.int64]
 _STAGES: Final = 6
 _POINTS: Final = 300
 _LARGEST: Final = 20
+_BESIDE: Final = {BEFORE: "the whole step", OPTIMIZER: "the optimizer's step"}
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
@@ -109,7 +111,9 @@ def _recorded(graph: Graph, program: Program, result: SimulationResult) -> tuple
 def _described(
     graph: Graph, program: Program, result: SimulationResult, description: Description
 ) -> tuple[MemoryCurve, MemoryPeak]:
-    """Of a described job: every storage of the stage, an event spread over the pass that it belongs to."""
+    """Of a described job: every storage of the stage in its second step, an event spread over the pass that
+    it belongs to.
+    """
     from workloads.parallel.job import Job
     from workloads.parallel.lifetimes import stage_lifetimes
 
@@ -118,40 +122,54 @@ def _described(
     lifetimes = stage_lifetimes(job, program.stage, schedule[program.stage])
     begin, end = _instances(graph, program, result)
     passes = np.flatnonzero(program.microbatch >= 0)
-    times = _times_of_events(lifetimes, begin[passes], end[passes])
-    levels = held_over_time(lifetimes)
+    skipped = _second_step(lifetimes.action)
+    action = lifetimes.action[skipped:]
+    times = _times_of_events(
+        action, len(lifetimes.actions), np.append(begin[passes], end[passes][-1:]),
+        np.append(end[passes], result.step_ps),
+    )  # fmt: skip
+    levels = {name: level[skipped:] for name, level in held_over_time(lifetimes).items()}
     live = np.sum(list(levels.values()), axis=0)
     at = int(np.argmax(live))
     keep = _thinned(times, live, at, result.step_ps)
-    number = int(lifetimes.action[at])
-    action = lifetimes.actions[number] if number >= 0 else None
-    instant = f"microbatch {action.microbatch}'s {_PASSES[action.kind]}" if action else "the whole step"
+    number = int(action[at])
+    of = lifetimes.actions[number] if number >= 0 else None
+    instant = f"microbatch {of.microbatch}'s {_PASSES[of.kind]}" if of else _BESIDE[number]
     peak = MemoryPeak(
         stage=program.stage,
         time_ps=int(times[at]),
         num_bytes=int(live[at]),
         instant=instant,
-        largest=_largest(lifetimes, at),
+        largest=_largest(lifetimes, skipped + at),
     )
     curve = {name: level[keep] for name, level in levels.items()}
     return MemoryCurve(program.stage, times[keep], curve), peak
 
 
-def _times_of_events(lifetimes: StageLifetimes, begin: IntArray, end: IntArray) -> IntArray:
-    """When events happen: those of an action evenly over its pass, those before the first at 0."""
-    action = lifetimes.action
-    num_actions, num_passes = len(lifetimes.actions), len(begin)
-    if not num_passes:
+def _second_step(action: IntArray) -> int:
+    """The event before the second step's first: the first step ends by making what the optimizer keeps."""
+    stepped = np.flatnonzero((action[:-1] == OPTIMIZER) & (action[1:] >= 0))
+    return int(stepped[0]) if len(stepped) else 0
+
+
+def _times_of_events(action: IntArray, num_actions: int, begin: IntArray, end: IntArray) -> IntArray:
+    """When events happen: those of an action evenly over its pass, of the optimizer evenly over the last part
+    of ``begin`` and ``end``; the first at 0.
+    """
+    num_passes = len(begin) - 1
+    if num_passes <= 0:
         return np.zeros(len(action), dtype=np.int64)
+    number = np.where(action == OPTIMIZER, num_actions, action)
+    number[0] = BEFORE
     # One pass an action, or where some share one (DualPipe's pairs) the pass at the same part of the order.
-    of = np.arange(num_actions) * num_passes // max(1, num_actions)
-    counts = np.bincount(action[action >= 0], minlength=num_actions)
-    firsts = np.searchsorted(action, np.arange(num_actions))
-    place = np.arange(len(action)) - firsts[np.maximum(action, 0)]
-    share = (place + 0.5) / np.maximum(1, counts[np.maximum(action, 0)])
-    at = of[np.maximum(action, 0)]
+    of = np.append(np.arange(num_actions) * num_passes // max(1, num_actions), num_passes)
+    counts = np.bincount(number[number >= 0], minlength=num_actions + 1)
+    firsts = np.searchsorted(number, np.arange(num_actions + 1))
+    place = np.arange(len(number)) - firsts[np.maximum(number, 0)]
+    share = (place + 0.5) / np.maximum(1, counts[np.maximum(number, 0)])
+    at = of[np.maximum(number, 0)]
     found = begin[at] + np.rint(share * (end[at] - begin[at])).astype(np.int64)
-    return np.maximum.accumulate(np.where(action < 0, 0, found))
+    return np.maximum.accumulate(np.where(number < 0, 0, found))
 
 
 def _thinned(times: IntArray, live: IntArray, peak: int, step_ps: int) -> IntArray:

@@ -52,5 +52,5 @@ def tornado_lines(rows: tuple[ResourceChange, ...], step_s: float) -> list[str]:
     out = [f"{'step time with 10% of':<36} {'less':>8} {'more':>8}"]
     for one in rows:
         changes = [s / step_s - 1 for s in (one.step_time_s_less, one.step_time_s_more)]
-        out.append(f"  {one.what:<34} {changes[0]:+8.2%} {changes[1]:+8.2%}")
+        out.append(f"  {one.what:<34} {changes[0]:+z8.2%} {changes[1]:+z8.2%}")
     return out

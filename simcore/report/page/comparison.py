@@ -8,7 +8,7 @@ from typing import Final
 from simcore.analysis.comparison import Comparison
 from simcore.analysis.waterfall import PARTS
 from simcore.report.asked import stated_job, title
-from simcore.report.comparison import comparison_object, verdict
+from simcore.report.comparison import comparison_object, signed_time, told_input, verdict
 from simcore.report.page.charts import pipeline_chart
 from simcore.report.page.document import Cell, bars, lines, section, table, write_document
 from simcore.timeline.reader import Timeline
@@ -63,7 +63,7 @@ def _steps(comparison: Comparison) -> str:
 
 
 def _inputs(comparison: Comparison) -> str:
-    rows = [(key, *("-" if v is None else str(v) for v in both)) for key, both in comparison.inputs.items()]
+    rows = [(key, *(told_input(key, one) for one in both)) for key, both in comparison.inputs.items()]
     said = (
         table(("What differs", "A", "B"), rows) if rows else lines(["Same workload, cluster and settings."])
     )
@@ -90,7 +90,8 @@ def _falls(comparison: Comparison) -> str:
     of = "step" if comparison.same_work else "GPU time for a token"
     return section(
         "waterfall", "Where the difference is", bars(rows, "Change of each part"),
-        intro=f"B's {of} is {total:+.1%} of A's; each part's share of that, in A's whole.",
+        intro=f"B's {of} is {abs(total):.1%} {'longer' if total > 0 else 'shorter'} than A's; what each part"
+        " adds to that.",
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def _ops(comparison: Comparison) -> str:
         (
             op.name, *((f"{calls:,.4g}", calls) for calls in op.calls),
             *((format_time(time), time) for time in op.time_ps),
-            (format_time(op.difference_ps), op.difference_ps),
+            (signed_time(op.difference_ps), op.difference_ps),
         )
         for op in comparison.ops[:_SHOWN]
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 "use strict";
 // Draws what numbers alone do not show. All numbers and tables are in the page without it.
 (async function () {
+  const redraws = []; // of pictures, in other colours: dark or light, and light on paper
   const $ = (selector, root) => (root || document).querySelector(selector);
   const all = (selector, root) => [...(root || document).querySelectorAll(selector)];
   const style = () => getComputedStyle(document.documentElement);
@@ -224,7 +225,7 @@
       ...lanes.map((name) => [name, AXES[name]])];
     $("#legend" + box.id.slice(5)).innerHTML = named.map(([key, label]) => `<span style="--c:var(--${key})">${label}</span>`).join("");
     new ResizeObserver(() => requestAnimationFrame(draw)).observe(box);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    redraws.push(draw);
     draw();
     return { rows, chart, where: (row, at) => { // of a pass, for tests: the middle of it on the canvas
       const list = rows[row].compute;
@@ -251,7 +252,7 @@
       const bands = levels.slice(1).map((_, i) => ({ series: [i + 2, i + 1], fill: () => colour("m" + (i + 1)) }));
       // Drawn from the highest sum down: each covers what is below its own category.
       plot = new uPlot({ width: box.clientWidth, height: 260, bands, legend: { live: true },
-        scales: { x: { time: false } }, cursor: { drag: { x: true, y: false } },
+        scales: { x: { time: false }, y: { range: (_, __, most) => [0, most * 1.05] } }, cursor: { drag: { x: true, y: false } },
         axes: [axis({ values: (_, marks) => marks.map((one) => time(one).replace(/^0 ns$/, "0")) }), axis({ values: (_, marks) => marks.map((one) => one + " GiB"), size: 64 })],
         series: [{ label: "time", value: (_, v) => v == null ? "-" : time(v) }, ...series],
         hooks: { draw: [(u) => {
@@ -267,7 +268,7 @@
     select.addEventListener("change", draw);
     peak.addEventListener("click", opened);
     new ResizeObserver(() => { if (plot && plot.width !== box.clientWidth) plot.setSize({ width: box.clientWidth, height: 260 }); }).observe(box);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw());
+    redraws.push(() => plot.redraw());
     draw();
   }
 
@@ -291,8 +292,21 @@
         }
       }] } }, [xs, roof], box);
     new ResizeObserver(() => { if (plot.width !== box.clientWidth) plot.setSize({ width: box.clientWidth, height: 280 }); }).observe(box);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw());
+    redraws.push(() => plot.redraw());
   }
+
+  const redraw = () => redraws.forEach((one) => one());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  for (const event of ["beforeprint", "afterprint"])
+    addEventListener(event, () => {
+      const paper = event === "beforeprint";
+      document.documentElement.classList.toggle("paper", paper);
+      all(paper ? "#assumed details:not([open])" : "details.opened").forEach((one) => {
+        one.open = paper;
+        one.classList.toggle("opened", paper);
+      });
+      redraw();
+    });
 
   all("table.sortable").forEach(sortable);
   let data;

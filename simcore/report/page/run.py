@@ -245,7 +245,7 @@ def _tornado(info: RunInfo) -> str:
     ends.sort(key=lambda one: [row.what for row in info.tornado].index(one[0]))
     widest = max(abs(change) for *_, change in ends) or 1.0
     shown = [
-        (f"{what}, {how}", f"{change:+.2%}", 0.5, change / widest / 2, "wait" if change > 0 else "good")
+        (f"{what}, {how}", f"{change:+z.2%}", 0.5, change / widest / 2, "wait" if change > 0 else "good")
         for what, how, change in ends
     ]
     return section(
