@@ -51,7 +51,7 @@ class PriceList:
 
     def per_million_tokens(self, cluster: ClusterSpec, tokens_per_s: float) -> float:
         """What a million tokens cost on all GPUs of ``cluster``."""
-        per_s = self.gpu_hour(cluster) * cluster.num_gpus / _S_PER_HOUR
+        per_s = self.gpu_hour(cluster) * cluster.num_placed / _S_PER_HOUR
         return 1e6 * per_s / tokens_per_s
 
     def line(self) -> str:

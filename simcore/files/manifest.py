@@ -13,12 +13,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from simcore.errors import InputError
+from simcore.errors import InputError, nearest
 from simcore.files.names import is_work, resolved
-from simcore.outside import json_document, read_bytes
+from simcore.outside import json_document, read_bytes, there
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
@@ -95,7 +96,9 @@ def check_folder(folder: Path, kind: str) -> None:
 
     Files beside those that the manifest names do not matter.
     """
-    if not (folder / MANIFEST).is_file():
+    if not there(folder):
+        raise InputError(f"{folder} is not a {kind} folder: there is none{_beside(folder)}")
+    if not there(folder / MANIFEST):
         raise InputError(
             f"{folder} is not a {kind} folder: it has no {MANIFEST} (never finished, or written by an older"
             " version: write it again)"
@@ -107,6 +110,15 @@ def check_folder(folder: Path, kind: str) -> None:
         raise InputError(f"{folder} is not a {kind} folder: it holds a {manifest['holds']}")
     for name in manifest["files"]:
         check_file(folder / name, name, manifest)
+
+
+def _beside(folder: Path) -> str:
+    """A folder of nearly that name beside it, if there is one."""
+    known: list[str] = []
+    with suppress(OSError):
+        known = [one.name for one in folder.parent.iterdir() if not is_work(one.name)]
+    hint = nearest(folder.name, known)
+    return hint if hint.startswith("; did") else ""
 
 
 def check_file(path: Path, name: str, manifest: Mapping[str, Any]) -> None:

@@ -136,6 +136,8 @@ def read_cluster(name_or_path: str) -> Profile:
         return _read_cluster_file(name_or_path)
     profile = _read_cluster_file(sized["family"])
     num_gpus, per_node = int(sized["gpus"]), profile.values["gpus_per_node"]
+    if 0 < num_gpus < per_node:
+        return _part_of_a_node(profile, num_gpus, name_or_path)
     if num_gpus < 1 or num_gpus % per_node:
         nodes = num_gpus // per_node
         near = " or ".join(f"{sized['family']}-{n * per_node}" for n in (nodes, nodes + 1) if n)
@@ -145,6 +147,18 @@ def read_cluster(name_or_path: str) -> Profile:
         )
     profile.values |= {"num_nodes": num_gpus // per_node, "name": name_or_path}
     profile.sources["num_nodes"] = f"cluster name {name_or_path!r}"
+    return profile
+
+
+def _part_of_a_node(profile: Profile, num_gpus: int, name: str) -> Profile:
+    """One node, whose first ``num_gpus`` GPUs are used; behind NVSwitches as if it had no others."""
+    profile.values |= {"num_nodes": 1, "name": name}
+    if profile.values["intra_node"] == "nvswitch" and not any(key in profile.values for key in LISTS):
+        profile.values["gpus_per_node"] = num_gpus
+    else:
+        profile.values["placement"] = ",".join(map(str, range(num_gpus)))
+    for key in ("num_nodes", "gpus_per_node"):
+        profile.sources[key] = f"cluster name {name!r}: some GPUs of a node"
     return profile
 
 

@@ -35,10 +35,11 @@ def asked_lines(info: RunInfo) -> list[str]:
 def title(info: RunInfo) -> str:
     """The workload and where it runs."""
     gpu = info.cluster.get("gpu", {})
+    gpus = info.workload.world_size
     gpu_name = gpu.get("name", "GPU") if isinstance(gpu, dict) else "GPU"
     name = f"{info.cluster.get('name', '')}{_star(info, 'cluster')}"
     return (
-        f"{info.workload.name} on {info.workload.world_size:,} GPUs ({gpu_name}) of cluster {name},"
+        f"{info.workload.name} on {gpus:,} GPU{'s' if gpus > 1 else ''} ({gpu_name}) of cluster {name},"
         f" {info.network} network"
     )
 

@@ -98,6 +98,12 @@ def test_size_follows_the_family_name():
     assert load_cluster("h800-64").num_nodes == 8
     assert load_cluster("a100-40gb-128").num_nodes == 16
     assert load_cluster("a800-8").num_nodes == 1
+    # Some GPUs of one node: behind NVSwitches as if there were no others, else the first ones.
+    some = load_cluster("h100-3")
+    assert (some.num_nodes, some.gpus_per_node, some.num_placed) == (1, 3, 3)
+    wired = load_cluster("a100-pcie-3")
+    assert (wired.num_nodes, wired.gpus_per_node, wired.num_placed) == (1, 8, 3)
+    assert wired.placed_gpus == (0, 1, 2)
     with pytest.raises(InputError, match=r"95 GPUs are no whole number of 8-GPU .* h800-88 or h800-96"):
         load_cluster("h800-95")
     with pytest.raises(InputError, match="0 GPUs"):

@@ -111,7 +111,7 @@ class JobOnCluster(ShownAsTables):
         return text
 
     def __rich__(self) -> RenderableType:
-        cluster = f"on {self.cluster.num_gpus} GPUs ({self.cluster.gpu.name}) of {self.cluster.name}"
+        cluster = f"on {self.cluster.num_placed} GPUs ({self.cluster.gpu.name}) of {self.cluster.name}"
         warnings = "".join(f"\nwarning: {one}" for one in self.warnings)
         if self._loaded[1] is None:
             return Text(f"graph {self.scenario.graph_dir} {cluster}{warnings}")

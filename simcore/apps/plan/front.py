@@ -154,7 +154,7 @@ def front(
         sizes.append(
             Size(
                 cluster=cluster.name,
-                gpus=cluster.num_gpus,
+                gpus=cluster.num_placed,
                 strategy=question.named(best.trial.settings),
                 step_s=best.step_s,
                 tokens_per_s=speed,

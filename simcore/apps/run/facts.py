@@ -94,7 +94,8 @@ def placement(graph: Graph, cluster: ClusterSpec) -> str:
     if cluster.placement == "listed":
         gpus = cluster.placed_gpus[: graph.world_size]
         used = len({gpu // cluster.gpus_per_node for gpu in gpus})
-        return f"ranks run on {len(gpus)} listed GPUs of {cluster.name}, on {used} nodes"
+        nodes = f"{used} nodes" if used > 1 else "a node"
+        return f"ranks run on {len(gpus)} listed GPUs of {nodes} of {cluster.name}"
     if graph.world_size == cluster.num_gpus:
         return f"ranks fill nodes in order: all {cluster.num_gpus} GPUs of {cluster.name}"
     last = (graph.world_size - 1) // cluster.gpus_per_node

@@ -296,7 +296,8 @@ def test_report_of_a_run(run: Callable[..., Result], graph_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nosuch"], "not a run folder"),
+        (["nosuch"], "not a run folder: there is none"),
+        (["./donne"], "there is none; did you mean 'done'?"),
         (["done", "--ranks", "0,x"], "expected numbers and ranges"),
         (["done", "--ranks", "9", "--perfetto", "p.json.gz"], "rank 9"),
     ],
