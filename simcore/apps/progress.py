@@ -28,6 +28,7 @@ def as_started(text: str) -> str:
     if started.endswith(".py") and not started.endswith("__main__.py"):
         return text
     name = "python -m simcore" if started.endswith(".py") else "simcore"
+    text = text.replace("python -m simcore ", f"{name} ")
     return _COMMAND.sub(lambda found: f"{name} {found[1].replace('_', '-')}", text)
 
 

@@ -75,7 +75,7 @@ def _regressor() -> Any:
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError:
-        raise InputError("learning needs scikit-learn: pip install 'stepsim[learned]'") from None
+        raise InputError("learning needs scikit-learn: pip install scikit-learn") from None
     return HistGradientBoostingRegressor(**_SETTINGS)
 
 

@@ -52,6 +52,8 @@ def stated_job(info: RunInfo) -> list[str]:
 def what_matters(info: RunInfo, count: int = _NAMED) -> list[AssumedValue]:
     """Of what was assumed the values that move the answer most, with flags that say others."""
     by_key = {one.key: one for one in info.assumed if one.flag}
+    if info.workload.counted == "samples":
+        by_key.pop("training.seq", None)  # samples have no tokens
     return [by_key[key] for key in MATTERS if key in by_key][:count]
 
 

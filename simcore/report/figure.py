@@ -26,7 +26,7 @@ def new_figure(path: Path, width: float, height: float, *, dpi: int = 150) -> It
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InputError("plots need matplotlib: pip install 'stepsim[plots]'") from error
+        raise InputError("plots need matplotlib: pip install matplotlib, or make setup") from error
     figure = Figure(figsize=(width, height), layout="constrained", dpi=dpi)
     yield figure
     try:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-ray = pytest.importorskip("ray", reason="pip install 'stepsim[ray]' for these")
+ray = pytest.importorskip("ray", reason="pip install ray for these")
 
 from ray.cluster_utils import Cluster  # noqa: E402
 

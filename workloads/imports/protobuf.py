@@ -27,7 +27,7 @@ def message_classes(what: str, messages: Mapping[str, Sequence[Field]]) -> dict[
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
-        raise InputError(f"{what} need the protobuf package: pip install 'stepsim[chakra]'") from None
+        raise InputError(f"{what} need the protobuf package: pip install protobuf") from None
     kinds = descriptor_pb2.FieldDescriptorProto
     package = f"stepsim.{what.replace(' ', '_').lower()}"
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")

@@ -90,7 +90,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise InputError("measuring needs torch: pip install 'stepsim[tracing]' with CUDA") from None
+        raise InputError("measuring needs torch with CUDA: pip install torch") from None
     if not torch.cuda.is_available():
         raise InputError("torch sees no CUDA device; an existing measurement is fitted with --fit-only")
     return torch

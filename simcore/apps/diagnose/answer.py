@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from simcore.apps.diagnose.causes import Cause, causes, expected_moments, recorded_ranks
+from simcore.apps.diagnose.causes import (
+    PRODUCTS,
+    Cause,
+    Moments,
+    causes,
+    expected_moments,
+    recorded_ranks,
+)
 from simcore.apps.diagnose.checks import Check, Checks
 from simcore.apps.diagnose.measured import MeasuredStep, measured_by_log
 from simcore.apps.progress import StageTimer
@@ -20,6 +27,10 @@ from simcore.units import PS_PER_S, format_time
 if TYPE_CHECKING:
     from simcore.apps.run.scenario import Scenario
     from workloads.imports.logs.training import TrainingLog
+
+
+#: By how many times the products of a step may differ: compilers fuse and split some.
+_UNLIKE = 1.5
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,8 @@ def _by_recordings(
     if max(ranks) >= world:
         raise InputError(f"the recording has rank {max(ranks)}, the job described has ranks 0 to {world - 1}")
     recorded, count = recorded_ranks(job.ranks, step)
-    split = causes(recorded, expected_moments(timeline, ranks))
+    expected = expected_moments(timeline, ranks)
+    split = causes(recorded, expected)
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     lines = (
         f"{files[0]}{' and others' if len(files) > 1 else ''}: rank{'s' if len(ranks) > 1 else ''} {shown},"
@@ -115,7 +127,7 @@ def _by_recordings(
         f"step {format_time(recorded.step_s * PS_PER_S)} (mean)",
     )
     gpu = str(timeline.info.cluster.get("gpu", {}).get("name", ""))
-    doubts = tuple(_other_gpu(job.ranks[0].gpu, gpu))
+    doubts = (*_other_gpu(job.ranks[0].gpu, gpu), *_other_job(recorded, expected))
     return MeasuredStep(recorded.step_s, lines, doubts), tuple(split)
 
 
@@ -126,6 +138,17 @@ def _other_gpu(recorded: str, described: str) -> list[str]:
         described.upper().startswith(word) or word in described.upper() for word in words
     )
     return [] if alike else [f"recorded on {recorded}, expected of {described}: name its --cluster"]
+
+
+def _other_job(recorded: Moments, expected: Moments) -> list[str]:
+    """Said where a step launches so many more or fewer products that it can hardly be the job's."""
+    found, known = recorded.launches[PRODUCTS], expected.launches[PRODUCTS]
+    if min(found, known) * _UNLIKE > max(found, known):
+        return []
+    return [
+        f"the recording launches {found:,.0f} matrix products a step, the job described {known:,.0f}:"
+        " is it the same model, batch and layout?"
+    ]
 
 
 def _of_log(measured: MeasuredStep) -> list[Check]:

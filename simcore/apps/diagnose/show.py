@@ -27,6 +27,10 @@ ADVICE: Final = {
     "waiting for other ranks": "traces of more ranks: who comes last? A slow GPU, uneven stages, experts",
     "no work for the GPU": "the host: dataloader, Python between launches, synchronisations",
 }  # fmt: skip
+_LESS: Final = {
+    "communication takes longer": "communication takes less time",
+    "less communication overlaps": "more communication overlaps",
+}
 _SHOWN: Final = 0.002
 
 
@@ -83,7 +87,8 @@ def _causes(found: Diagnosis) -> Iterator[str]:
     shown = [cause for cause in found.causes if abs(cause.extra_s) >= least]
     for cause in shown:
         sign = "+" if cause.extra_s > 0 else "-"
-        yield f"  {sign}{format_time(abs(cause.extra_s) * PS_PER_S):>9}  {cause.name}"
+        name = cause.name if cause.extra_s > 0 else _LESS.get(cause.name, cause.name)
+        yield f"  {sign}{format_time(abs(cause.extra_s) * PS_PER_S):>9}  {name}"
         yield from wrap(cause.seen, WIDTH, initial_indent=" " * 14, subsequent_indent=" " * 14)
         if cause.extra_s > 0:
             advice = f"check: {ADVICE[cause.name]}"

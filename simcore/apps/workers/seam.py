@@ -71,7 +71,7 @@ def chosen_workers(
     if count is not None:
         raise InputError("--workers is for this machine: it goes without --ray")
     if find_spec("ray") is None:
-        raise InputError("--ray needs Ray: pip install 'stepsim[ray]', on each machine")
+        raise InputError("--ray needs Ray: pip install ray, on each machine")
     from simcore.apps.workers.on_ray import RayWorkers
 
     with redirect_stdout(sys.stderr), closing(RayWorkers(ray, version)) as workers:

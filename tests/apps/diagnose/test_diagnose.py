@@ -201,6 +201,11 @@ def test_causes_of_a_recording_add_up_and_are_the_ones(tmp_path: Path, job: JobO
     )  # fmt: skip
     assert sum(cause["extra_s"] for cause in found["causes"]) == pytest.approx(found["gap_s"], abs=1e-9)
     extra = {cause["name"]: cause["extra_s"] for cause in found["causes"]}
+    assert found["doubts"] == []
+    other = told(
+        *sorted(tmp_path.glob("trace*.json.gz")), "--job", "gpt2-small", "--cluster", "h100-8", "--no-checks"
+    )
+    assert "is it the same model" in other["doubts"][0]
     # Products slow down by up to 1/0.7, what memory bounds does not: nearly all of the gap is theirs.
     products = sum(value for name, value in extra.items() if "clock" in name or "products" in name)
     assert products > 0.8 * found["gap_s"] > 0

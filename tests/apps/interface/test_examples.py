@@ -1,5 +1,6 @@
 """What ``examples`` shows runs, and the notebooks hold what came out."""
 
+import json
 import os
 import re
 import subprocess
@@ -26,6 +27,27 @@ def test_an_example_runs(script, tmp_path):
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip()
     assert list(tmp_path.iterdir()) == []
+
+
+def _shown(page, pattern):
+    """The seconds that a page shows where ``pattern`` matches."""
+    found = re.search(pattern, (ROOT / page).read_text(encoding="utf-8"))
+    assert found, pattern
+    return float(found[1])
+
+
+def test_the_first_pages_show_todays_figures():
+    # Within half a percent: what moves an answer further moves these pages, too, and README's pictures
+    # (tests/report/pictures.py).
+    goldens = json.loads((ROOT / "tests/goldens/catalog.json").read_text(encoding="utf-8"))
+    golden = goldens["gpt-175b-pp12-tp8-dp1"]["step_time_s"]
+    assert _shown("README.md", r"step time +([\d.]+) s") == pytest.approx(golden, rel=5e-3)
+    default = simcore.simulate(simcore.describe("llama3-8b", cluster="h100-64"))
+    shown = _shown("docs/getting-started.md", r"says ([\d.]+) s a step")
+    assert shown == pytest.approx(default.step_time_s, rel=5e-3)
+    large = simcore.describe("llama3-70b", cluster="h100-1024", parallel={"tp": 8, "pp": 4})
+    shown = _shown("docs/getting-started.md", r"\n([\d.]+) s and [\d.]+ s; the bands")
+    assert shown == pytest.approx(simcore.simulate(large).step_time_s, rel=5e-3)
 
 
 def test_pages_of_the_interface_are_written(tmp_path, recwarn):

@@ -113,3 +113,5 @@ def test_hints_name_the_commands_that_the_user_has(
 ) -> None:
     monkeypatch.setattr("sys.argv", [started])
     assert as_started("python scripts/report.py RUN --list; as run_sim.py has it") == hint
+    listing = "simcore list models" if started.endswith("simcore") else "python -m simcore list models"
+    assert as_started("python -m simcore list models") == listing
