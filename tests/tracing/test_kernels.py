@@ -121,7 +121,9 @@ def test_attention_of_xformers_and_convolutions_in_groups(pool: WorkerPool) -> N
 
 def test_a_custom_operator_is_what_its_code_launches(pool: WorkerPool) -> None:
     names = [name for (name,) in rows(run(pool, "counted"), "name")]
-    assert names[names.index("double_kernel") + 1] == "aten::add.Tensor"
+    # One that calls nothing of torch is a kernel itself, of a library that rules may know.
+    at = names.index("double_kernel") + 1
+    assert names[at : at + 2] == ["aten::add.Tensor", "simcore_tests::sent"]
 
 
 def test_a_triton_kernel_that_cannot_be_followed_says_how_to_describe_it(pool: WorkerPool) -> None:

@@ -114,6 +114,16 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("simcore_tests::sent", mutates_args=())
+def sent(x: torch.Tensor, peer: int) -> None:
+    """A library outside of torch would be called here."""
+
+
+@sent.register_fake
+def _(x: torch.Tensor, peer: int) -> None:
+    """Nothing comes out."""
+
+
 def main() -> None:
     dist.init_process_group("nccl")
     torch.cuda.set_device(0)
@@ -138,6 +148,7 @@ def main() -> None:
             x = odd(x)
         elif how == "counted":
             x = shifted(counted(x))
+            sent(x, 1)
         elif how == "operator":
             x = torch.ops.mine.attention(x, x, x)
         model(x).sum().backward()
