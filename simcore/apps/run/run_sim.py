@@ -191,6 +191,12 @@ def run_sim(
         lines, answer = memory_answer(scenario, snapshot=memory_snapshot, picture=memory_picture)
         print(json.dumps(answer) if as_json else "\n".join(lines))
         return
+    if prices:
+        from simcore.apps.prices import read_prices
+        from simcore.hardware import load_cluster
+
+        on = load_cluster(scenario.cluster, scenario.settings.hardware, force=scenario.force)
+        read_prices(prices, (on,)).gpu_hour(on)  # a GPU without a price is known before the run
     from simcore.apps.run.simulation import run_scenario
 
     own: tuple[Rule, ...] = ()

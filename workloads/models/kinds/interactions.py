@@ -54,6 +54,7 @@ def _dot(at: Passage, spec: DotSpec) -> None:
                 compute("aten::bmm", [pairs, every], [every], op_class="bgemm", flops=flops, module=module)
             )
         op.back(compute("aten::add.Tensor", [every, every], [every], module=module))
+        op.back(compute("aten::add.Tensor", [x, x], [x], module=module))
     at.x = y
 
 
