@@ -266,6 +266,19 @@ def test_attention_is_what_torch_chooses_on_the_gpu(pool: WorkerPool, tmp_path: 
     assert sorted(op.replace("_backward", "") for op in chosen if "backward" in op) == sorted(expected)
 
 
+def test_weights_of_elsewhere_decide_nothing(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "downloaded", tmp_path, script="around")[1]
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+    (missing,) = (asked for asked, _ in found.asked if asked.kind == "weights")
+    assert missing.rule == "https://example.org/no-such-weights.pth"
+
+
+def test_a_model_that_is_only_asked_is_no_evaluation(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "evaluated", tmp_path, script="around").values()
+    assert not [asked for asked, _ in found.asked if asked.kind == "evaluation"]
+    assert flops(found, "fwd") == 2 * (2 * 2 * 4 * 4)  # both models
+
+
 def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     pytest.importorskip("megatron.core")
     job = ScriptJob(SCRIPT.with_name("megatron_loop.py"), (), world_size=4)

@@ -19,7 +19,9 @@ _REGION = re.compile(r"/fused:([A-Za-z0-9_]+)")
 _POINTWISE = frozenset({"elementwise", "dropout", "copy", "fill", "reduction"})
 #: Cost classes of reductions along a row, which a compiler of whole modules fuses with their neighbours; the
 #: kernel then is of that class.
-_ROWWISE = ("norm_fwd", "norm_bwd", "softmax_fwd", "softmax_bwd")
+_ROWWISE = ("norm_fwd", "norm_bwd", "softmax_fwd", "softmax_bwd", "cross_entropy")
+#: Cost classes that a compiler of whole modules fuses.
+COMPILED_CLASSES = _POINTWISE.union(_ROWWISE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Matcher:
             label.group(1) if compiled and label else value
             for label, value in zip(labels, ops.module.values, strict=True)
         ]
-        wanted = _POINTWISE.union(_ROWWISE) if compiled else _POINTWISE
+        wanted = COMPILED_CLASSES if compiled else _POINTWISE
         pointwise = [value in wanted for value in ops.op_class.values]
         modules, classes = ops.module.codes.tolist(), ops.op_class.codes.tolist()
         for rows in self._runs:

@@ -107,6 +107,25 @@ def handed_on(store, rank):
     return store.get("flag").decode(), store.add(f"own {rank}", 2)
 
 
+def policy(device):
+    """Actions by probabilities that nobody knows; the distribution checks them."""
+    return torch.distributions.Categorical(logits=torch.randn(4, 2, device=device))
+
+
+def same_everywhere(one):
+    """Whether this rank has what rank 0 has."""
+    other = one.clone()
+    dist.broadcast(other, 0)
+    return bool((one == other).all())
+
+
+def header(shape):
+    """Sizes at the begin of a buffer of which the rest is never written."""
+    buffer = torch.empty(16, dtype=torch.int32, device=shape.device)
+    buffer[:2].copy_(shape)
+    return torch.zeros(buffer[:2].tolist()).shape
+
+
 def blocks(mask, device):
     """How many blocks of keys each block of queries sees in part, and whole."""
     found = create_block_mask(mask, 2, None, 300, 300, device, BLOCK_SIZE=64)
@@ -135,6 +154,9 @@ def idioms(rank, ranks, device, gloo, store):
         "iteration": lambda: [int(one) for one in dev([4, 5])],
         "unpacking": lambda: (lambda low, high: [low.item(), high.item()])(*dev([1, 2])),
         "truth": lambda: "yes" if dev([1.0]).sum() > 0 else "no",
+        "drawn actions": lambda: tuple(policy(device).log_prob(policy(device).sample()).shape),
+        "written in part": lambda: header(dev([2, 3])),
+        "equal on all ranks": lambda: same_everywhere(torch.full((9,), 2.5, device=device).sqrt()),
         "all finite": lambda: bool(torch.isfinite(torch.rand(300, 300, device=device)).all()),
         "any nan": lambda: torch.isnan(torch.rand(300, 300, device=device)).any().item(),
         "equal": lambda: (torch.equal(t([1, 2]), t([1, 3])), torch.equal(dev([1]), dev([1]))),

@@ -10,7 +10,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import OpKind
 
-_NO_ELEMENTS = re.compile(r"[\[,]0[\],]")
+_NO_ELEMENTS = re.compile(r"^\[\[(?:\d{1,12},)*0[,\]]")
 _SITES_SHOWN = 3
 
 
@@ -36,6 +36,10 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"integers that are not known were answered 0, sizes or loops may depend on them{advice}"
         )
+    found += [
+        f"{name} is not at hand: the model keeps its initial weights"
+        for name in dict.fromkeys(one["rule"] for one in values if one["kind"] == "weights")
+    ]
     evaluations = list(dict.fromkeys(one["site"] for one in values if one["kind"] == "evaluation"))
     if evaluations:
         found.append(
@@ -55,9 +59,9 @@ def _advice(values: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _first_without_elements(graph: Graph) -> str:
-    """The first kernel that works on a tensor without elements, as a text; "" for none."""
+    """The first kernel whose result has no elements, as a text; "" for none."""
     ops = graph.ops
-    columns = (ops.kind.tolist(), ops.name.tolist(), ops.module.tolist(), ops.in_shapes.tolist())
+    columns = (ops.kind.tolist(), ops.name.tolist(), ops.module.tolist(), ops.out_shapes.tolist())
     for kind, name, module, shapes in zip(*columns, strict=True):
         if kind == OpKind.COMPUTE and _NO_ELEMENTS.search(shapes):
             return f"{name} in {module!r}" if module else str(name)

@@ -73,6 +73,9 @@ def _what(error: BaseException, module: str) -> str:
         return f"{error} (module {module or 'none'!r})"
     text = str(error).strip().splitlines()
     said = text[0] if text else source_line(error.__traceback__) or "no message"
+    cause = error.__cause__
+    if cause is not None and str(cause).strip() and str(cause).strip().splitlines()[0] not in said:
+        said += f" (because of {_what(cause, module)})"
     return f"{type(error).__name__}: {said}"
 
 

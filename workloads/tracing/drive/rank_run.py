@@ -22,6 +22,7 @@ from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.script_job import OtherStepsError, ScriptHangError, ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record.assemble import RankTrace
+from workloads.tracing.record.compiled import keep_as_compiled, without_inner
 from workloads.tracing.record.holders import largest_holders, peak_by_phase
 from workloads.tracing.record.recording import DTYPE, FLOPS, GROUP, Recording, ValueAsked
 from workloads.tracing.record.templates import cut
@@ -54,7 +55,7 @@ class ValuePolicy:
 
     def note(self, kind: str, rule: str = "") -> None:
         """At the current call site something else than a value is taken for granted: what other ranks give
-        ("peers", by ``rule``), or that an "evaluation" is part of a step.
+        ("peers", by ``rule``), that an "evaluation" is part of a step, or that "weights" are not at hand.
         """
         self.asked[ValueAsked(call_site(), kind, 0.0, False, rule)] += 1
 
@@ -122,6 +123,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
             "torch.nested._internal.nested_tensor": jagged_tensors.install,
+            "torchvision._meta_registrations": torchvision_ops.count_boxes,
             "torchvision.extension": torchvision_ops.declare,
             "transformers.utils.import_utils": host_values.not_compiling,
         }
@@ -147,6 +149,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         object_exchange,
         peers,
         process_groups,
+        saved_files,
         threads,
         visible_devices,
     )
@@ -168,6 +171,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
         steps.on_evaluation = partial(policy.note, "evaluation")
+        saved_files.on_missing_weights = partial(policy.note, "weights")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")
@@ -270,6 +274,9 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
     recording, facts = steps.recorder.result, steps.facts
     held, memory = 0, facts.memory
     if not job.by_recipe:
+        recording = keep_as_compiled(recording)
+    shown = without_inner(recording)
+    if not job.by_recipe:
         # Gradients are what lives at the start and is neither parameter nor optimizer state: with them DDP's
         # buckets, for which a memory profile has no place of their own.
         held = steps.live_bytes - recording.freed_before
@@ -287,8 +294,8 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         versions={"torch": torch.__version__, **dict(facts.versions)},
         asked=tuple(sorted(policy.asked.items(), key=lambda item: item[0].site)),
         unused=tuple(site for site, _ in job.values if site not in policy.used),
-        holders=() if job.by_recipe else largest_holders(recording, memory),
-        peaks=() if job.by_recipe else tuple(peak_by_phase(recording, held).items()),
+        holders=() if job.by_recipe else largest_holders(shown, memory),
+        peaks=() if job.by_recipe else tuple(peak_by_phase(shown, held).items()),
         num_parameters=facts.num_parameters,
         precision=_precision(recording),
         stand_ins=tuple(sorted(finder.used)),

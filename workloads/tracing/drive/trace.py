@@ -13,6 +13,7 @@ from typing import Protocol
 from simcore.errors import GraphError
 from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
+from simcore.memory.peak import peak_memory
 from workloads.tracing.drive.doubts import doubts
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
@@ -160,6 +161,11 @@ def _assembled(job: TracedJob, found: DistinctRanks, name: str) -> Graph:
     graph = levelled(assemble(job.workload(name, first), found.classes, found.traces, found.programs, groups))
     if not job.by_recipe and any("/fused:" in module for module in graph.ops.module.values):
         graph = fuse_regions(graph)
+        fused = [
+            replace(one, memory=replace(one.memory, activations_peak=found.activations, peak=found.total))
+            for one, found in zip(graph.programs, peak_memory(graph), strict=True)
+        ]
+        graph = replace(graph, programs=tuple(fused))
     return graph
 
 

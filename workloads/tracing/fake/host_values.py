@@ -17,10 +17,11 @@ import torch._dynamo  # its table of torch functions must be filled before they 
 from torch import full, zeros
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributions import constraints
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import gpu_kernels, visible_devices
-from workloads.tracing.fake.known_values import forget, presumed, remember_value, values_of
+from workloads.tracing.fake.known_values import forget, presume, presumed, remember_value, values_of
 
 _INITIALISERS = (
     "uniform_",
@@ -61,7 +62,7 @@ def rule_of(kind: str, tensor: torch.Tensor) -> str:
     if kind != "item":
         return _RULES.get(kind, "")
     if presumed(tensor) is not None:
-        return "values are finite"
+        return "values are finite, and valid where distributions check them"
     if tensor.dtype == torch.bool:
         where = "host, true" if tensor.device.type == "cpu" else "device, false"
         return f"an unknown truth value of the {where}"
@@ -249,7 +250,29 @@ def install() -> None:
         setattr(torch.nn.init, name, _of_known(getattr(torch.nn.init, name)))
     _patch_readers()
     _patch_random_state()
+    _patch_distributions()
     gpu_kernels.install()
+
+
+def _patch_distributions() -> None:
+    """What is drawn and parameters of distributions are taken to lie where they have to."""
+
+    def checking(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def check(self: Any, value: Any) -> Any:
+            valid = original(self, value)
+            if isinstance(valid, FakeTensor) and values_of(valid) is None:
+                presume(valid, True)
+            return valid
+
+        return check
+
+    waiting = [constraints.Constraint]
+    while waiting:
+        kind: Any = waiting.pop()
+        waiting += kind.__subclasses__()
+        if "check" in vars(kind):
+            kind.check = checking(kind.check)
 
 
 def not_compiling(transformers: Any) -> None:

@@ -47,13 +47,14 @@ _MADE = frozenset(
 )
 #: Operators that write all of their first tensor, from the others alone.
 _FILLING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_UNWRITTEN = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty"})
 _NEVER = frozenset({"aten::resize_", "aten::set_", "aten::record_stream"})
 #: Operators of truth values that give what they are given when that is the same everywhere.
 _KEEPING = frozenset(
     f"aten::{name}"
     for name in (
         *("all", "any", "mul", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "clone", "stack"),
-        *("cat", "_to_copy", "prod", "min", "max", "amin", "amax"),
+        *("cat", "_to_copy", "prod", "min", "max", "amin", "amax", "_is_all_true"),
     )
 )
 _NEGATING = frozenset({"aten::logical_not", "aten::bitwise_not"})
@@ -91,6 +92,11 @@ def presumed(tensor: torch.Tensor) -> bool | None:
     """The truth value that every element of ``tensor`` is presumed to have; None: no presumption."""
     found: bool | None = getattr(tensor.untyped_storage(), _PRESUMED, None)
     return found
+
+
+def presume(tensor: torch.Tensor, answer: bool) -> None:
+    """Every element of ``tensor``, where not known, has this truth value."""
+    setattr(tensor.untyped_storage(), _PRESUMED, answer)
 
 
 def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False) -> None:
@@ -141,6 +147,8 @@ class KnownValues:
         Whether the result's values are known.
         """
         outputs = operator.outputs(args, kwargs, result)
+        if operator.base in _UNWRITTEN and len(outputs) == 1:
+            return self._clear(outputs[0])
         drawn = operator.random and any(map(is_on_device, outputs))
         open_to = operator.base not in _NEVER and not drawn
         known = open_to and self._fold(func, operator, args, kwargs, outputs)
@@ -148,6 +156,13 @@ class KnownValues:
             if operator.writes:
                 forget(outputs)
             _presume(operator.base, args, outputs)
+        return known
+
+    def _clear(self, tensor: torch.Tensor) -> bool:
+        """Integers that nobody has written may be any: 0.  Programs write a part of them and read that."""
+        known = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and self._fits(tensor)
+        if known:
+            remember_value(tensor, 0)
         return known
 
     def _fold(
@@ -229,7 +244,7 @@ def _presume(base: str, args: Any, outputs: list[torch.Tensor]) -> None:
     answer = _PRESUMPTIONS.get(base)
     if base in ("aten::eq", "aten::ne") and len(args) == 2:
         infinite = isinstance(args[1], float) and math.isinf(args[1])
-        if args[0] is args[1]:
+        if args[0] is args[1] or _are_copies(*args):
             answer = base == "aten::eq"
         elif infinite:
             answer = base == "aten::ne"
@@ -239,7 +254,13 @@ def _presume(base: str, args: Any, outputs: list[torch.Tensor]) -> None:
             (answer,) = given
             answer = not answer if answer is not None and base in _NEGATING else answer
     if answer is not None:
-        setattr(outputs[0].untyped_storage(), _PRESUMED, answer)
+        presume(outputs[0], answer)
+
+
+def _are_copies(one: Any, other: Any) -> bool:
+    """Whole tensors of floats are compared to see that they are the same, on other ranks, say."""
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    return tensors and one.is_floating_point() and one.dtype == other.dtype and one.shape == other.shape
 
 
 def _real(value: Any) -> Any:

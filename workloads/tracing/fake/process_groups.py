@@ -106,7 +106,16 @@ def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int 
     """Be ``rank`` of ``world_size`` in this process, from its start on, as torchrun tells a program."""
     global place_in_world, place_on_node
     place_in_world, place_on_node = (rank, world_size), (rank % gpus_per_node, gpus_per_node)
+    node, nodes = rank // gpus_per_node, -(-world_size // gpus_per_node)
     os.environ.update(
+        GROUP_RANK=str(node),
+        GROUP_WORLD_SIZE=str(nodes),
+        ROLE_NAME="default",
+        ROLE_RANK=str(rank),
+        ROLE_WORLD_SIZE=str(world_size),
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_RUN_ID="none",
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
         LOCAL_RANK=str(local_rank),

@@ -135,6 +135,7 @@ class StepMarks:
         self._updated = False
         #: Told of a forward pass, in the recorded step, that evaluates a model which is trained.
         self.on_evaluation: Callable[[], None] | None = None
+        self._trained: set[int] = set()
         self._handles: list[Any] = []
 
     def __enter__(self) -> StepMarks:
@@ -209,7 +210,10 @@ class StepMarks:
         if self._in_action:
             return
         self._new_phase_of_step()
-        if self.recorder.recording and self.on_evaluation is not None and _evaluates(module):
+        first = id(next(module.parameters()))  # the same below wrappers
+        if module.training or torch.is_grad_enabled():
+            self._trained.add(first)
+        elif self.recorder.recording and self.on_evaluation is not None and first in self._trained:
             self.on_evaluation()
         if self._in_forward:
             return
@@ -358,12 +362,3 @@ class StepMarks:
             return False
         made = [one for one in (made() for made in self.made) if one is not None]
         return unstepped(made, self.optimizers.values())
-
-
-def _evaluates(module: torch.nn.Module) -> bool:
-    """Whether a model that can be trained runs as it does for an evaluation."""
-    return (
-        not module.training
-        and not torch.is_grad_enabled()
-        and any(one.requires_grad for one in module.parameters())
-    )

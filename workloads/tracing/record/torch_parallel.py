@@ -36,6 +36,7 @@ def install() -> None:
     groups: Any = fsdp2_groups
     groups.foreach_reduce = step_marks.in_phase("grad_sync", groups.foreach_reduce)
     _leave_out_shape_rules()
+    vars(stage)["FakeTensor"] = ()  # parameters without data move to a stage's device as others do
     stages: Any = stage._PipelineStageBase
     for name, (kind, phase) in _ACTIONS.items():
         setattr(stages, name, _action(getattr(stages, name), kind, phase))

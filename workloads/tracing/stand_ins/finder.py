@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.abc
+import importlib.util
 import sys
 from collections.abc import Collection, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch.utils._triton as torch_triton
@@ -35,10 +36,14 @@ _STAND_INS = {
     "flash_attn_interface": "workloads.tracing.stand_ins.flash_attn.hopper",
     "grouped_gemm": "workloads.tracing.stand_ins.grouped_gemm",
     "kernels": "workloads.tracing.stand_ins.hub_kernels",
+    "mpi4py": "workloads.tracing.stand_ins.mpi",
     "transformer_engine": "workloads.tracing.stand_ins.transformer_engine",
     "triton": "workloads.tracing.stand_ins.triton",
     "xformers": "workloads.tracing.stand_ins.xformers",
 }
+
+#: Extensions that libraries use where they find them, and that programs without them run without.
+_OPTIONAL = frozenset({"mpi4py", "transformer_engine"})
 
 #: Extensions that were stood in for in this process.
 used: set[str] = set()
@@ -80,9 +85,20 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
         top, _, rest = fullname.partition(".")
         if top not in self._names or (rest and path):  # a path: the extension is installed
             return None
+        if top in _OPTIONAL and _a_library_looks():
+            return None
         if _source(fullname).members(fullname) is None:
             return None
         return ModuleSpec(fullname, _StandInLoader(), is_package=True)
+
+
+def _a_library_looks() -> bool:
+    """Whether an installed package asks (``importlib.util.find_spec``) what it could use."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not importlib.util.find_spec.__code__:
+        frame = frame.f_back
+    asking = frame and frame.f_back
+    return asking is not None and "site-packages" in asking.f_code.co_filename
 
 
 def _missing(module: str, name: str) -> Any:

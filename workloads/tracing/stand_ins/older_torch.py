@@ -1,4 +1,4 @@
-"""Modules that older versions of torch had, and that published programs still import."""
+"""What older versions of torch had or took, and published programs still use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import collections.abc
 import math
 import sys
 from types import ModuleType
+from typing import Any
+
+from torch.utils.data import Sampler
 
 
 def install() -> None:
@@ -19,3 +22,6 @@ def install() -> None:
         container_abcs=collections.abc,
     )
     sys.modules.setdefault("torch._six", six)
+    if "__init__" not in vars(Sampler):  # since torch 2.12
+        sampler: Any = Sampler
+        sampler.__init__ = lambda _self, _data_source=None: None
