@@ -108,8 +108,10 @@ class Recorder(OpLog, TorchDispatchMode):
                 made = operator.made_of(*args, **kwargs)
             finally:
                 _pop_mode()
-            # Code that calls nothing of torch works outside of it: then the operator is a kernel itself.
-            return made if self.num_calls > called else self._on_shapes(func, operator, args, kwargs)
+            if self.num_calls > called or operator.base.startswith("aten::"):
+                return made
+            # Code that calls nothing of torch works outside of it: then a custom operator is a kernel itself.
+            return self._on_shapes(func, operator, args, kwargs)
         apart = sparse_tensors.takes_apart(operator.base, args)
         if apart is not None:
             _push_mode(self)
