@@ -85,7 +85,7 @@ def check_exports(
     failed = 0
     for run in runs:
         timeline = Timeline.open(run)
-        ranks = default_ranks(timeline, analyse(timeline))
+        ranks = default_ranks(timeline, analyse(timeline).stage_of)
         with tempfile.TemporaryDirectory() as folder:
             checks = [
                 *kineto_checks(timeline, ranks[0], Path(folder), environment),

@@ -17,8 +17,6 @@ from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.collectives.kinds import COLLECTIVES
 from simcore.collectives.plan import Planner
 from simcore.cost import CostModel, Demands, MeasuredTable, RooflineCost
-from simcore.engine import Noise, SimulationResult, Variants
-from simcore.engine.shortcuts import SHORTCUTS, simulate
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpTable
 from simcore.graph.size import refuse_too_large_graph
@@ -28,10 +26,8 @@ from simcore.network.packet import PacketSettings
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
+    from simcore.engine import SimulationResult, Variants
     from simcore.interference import LearnedInterference
-
-
-ALL_SHORTCUTS: Final = frozenset(SHORTCUTS)
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ class Setup:
     :class:`NcclPlanner` that the user chose.  ``fp32_math`` and ``tables`` (measured kernel times) go to the
     cost model.  ``rank_gpus``: GPUs of single ranks that differ from the cluster's.  ``noise_sigma`` and
     ``seed``: log-normal noise of kernel times.  ``learned``: how communication slows kernels, instead of what
-    they share.  ``fold`` and ``shortcuts``: what :mod:`simcore.engine.shortcuts` may answer for; the result
-    is the same.
+    they share.  ``fold`` and ``shortcuts`` (None: all): what :mod:`simcore.engine.shortcuts` may answer for;
+    the result is the same.
     """
 
     network: str = "fluid"
@@ -56,7 +52,7 @@ class Setup:
     seed: int = 0
     learned: LearnedInterference | None = None
     fold: bool = True
-    shortcuts: frozenset[str] = ALL_SHORTCUTS
+    shortcuts: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,8 +75,10 @@ class Ran:
 
 def shortcuts_of(text: str) -> frozenset[str]:
     """Shortcuts by ``engine.shortcuts``: all, none, or names with commas between.  InputError for another."""
+    from simcore.engine.shortcuts import SHORTCUTS
+
     if text in ("all", "none"):
-        return ALL_SHORTCUTS if text == "all" else frozenset()
+        return frozenset(SHORTCUTS if text == "all" else ())
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in SHORTCUTS:
@@ -109,6 +107,9 @@ def run(
 
     Errors: as :func:`simulate`; InputError for NCCL settings that cannot be, or a rank outside the job.
     """
+    from simcore.engine import Noise  # here: who only asks what a GPU's memory or prices are needs no engine
+    from simcore.engine.shortcuts import SHORTCUTS, simulate
+
     setup = setup or Setup()
     refuse_too_large_graph(graph, f"workload {graph.workload.name!r}")
     topology, nccl = wired(cluster, setup.nccl)
@@ -127,7 +128,7 @@ def run(
         network=setup.network,
         packets=replace(setup.packets, seed=setup.seed),
         fold=setup.fold,
-        shortcuts=setup.shortcuts,
+        shortcuts=SHORTCUTS if setup.shortcuts is None else setup.shortcuts,
         variants=variants,
         learned=setup.learned,
         noise=Noise(setup.noise_sigma, setup.seed) if setup.noise_sigma else None,
@@ -151,6 +152,8 @@ def _variants(graph: Graph, cluster: ClusterSpec, setup: Setup, cost: CostModel)
     """GPUs of the ranks that differ; None when none does.  InputError for a rank outside the job."""
     if not setup.rank_gpus:
         return None
+    from simcore.engine import Variants
+
     of_rank = np.zeros(graph.world_size, dtype=np.int64)
     gpus: list[GpuSpec] = [cluster.gpu]
     costs: list[CostModel] = [cost]

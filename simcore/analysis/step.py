@@ -87,6 +87,11 @@ class StepAnalysis:
         """Step time, s."""
         return s_from_ps(self.step_ps)
 
+    @property
+    def stage_of(self) -> dict[int, int]:
+        """Stage of each rank that stands for a class."""
+        return {rank.rank: rank.stage for rank in self.ranks}
+
     def breakdown_s(self) -> dict[str, float]:
         """Mean breakdown by part, s."""
         return {name: s_from_ps(part) for name, part in self.breakdown.parts().items()}

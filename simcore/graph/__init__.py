@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simcore.graph.builder import GraphBuilder
@@ -19,12 +20,12 @@ from simcore.graph.schedules import (
     pipeline_graph,
     validate_schedule,
 )
-from simcore.graph.store import load_graph, save_graph
 from simcore.graph.template_builder import OpHandle, TemplateBuilder, external
 from simcore.graph.verify import DisagreementError, verify
 
 if TYPE_CHECKING:
     from simcore.graph.passes import apply_kernels, usual_kernels
+    from simcore.graph.store import load_graph, save_graph
 
 __all__ = [
     "DisagreementError",
@@ -65,10 +66,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the passes when they are used: a generated graph has the kernels of its framework already."""
-    if name in ("apply_kernels", "usual_kernels"):
-        from simcore.graph import passes
+_LATER = {
+    "apply_kernels": "passes",
+    "load_graph": "store",
+    "save_graph": "store",
+    "usual_kernels": "passes",
+}
 
-        return getattr(passes, name)
+
+def __getattr__(name: str) -> Any:
+    """Import passes and files when they are used: a generated graph has the kernels of its framework, and
+    is in memory.
+    """
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

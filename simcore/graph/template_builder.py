@@ -84,17 +84,25 @@ class TemplateBuilder:
     def op(
         self, kind: OpKind, *, waits: Iterable[Source] = (), data: Iterable[Source] = (), **columns: object
     ) -> OpHandle:
-        """An op of any kind with its columns as they are: what all other methods end in."""
-        for column in columns:
-            if column not in OP_COLUMNS:
-                raise InputError(f"unknown op column {column!r}{nearest(column, OP_COLUMNS)}")
+        """An op of any kind with its columns as they are."""
+        return self._add(kind, waits, data, columns)
+
+    def _add(
+        self, kind: OpKind, waits: Iterable[Source], data: Iterable[Source], columns: dict[str, object]
+    ) -> OpHandle:
+        """What all methods that append end in; ``columns`` become the op's row."""
+        if not columns.keys() <= OP_COLUMNS.keys():
+            column = next(column for column in columns if column not in OP_COLUMNS)
+            raise InputError(f"unknown op column {column!r}{nearest(column, OP_COLUMNS)}")
         position = len(self.rows)
         for edge_kind, sources in ((EdgeKind.DATA, data), (EdgeKind.WAIT, waits)):
             for source in sources:
                 if isinstance(source, OpHandle):
                     self._position(source)
                 self.edges.append(WrittenEdge(position, edge_kind, source))
-        self.rows.append({"phase": self._phase, **columns, "kind": int(kind)})
+        columns.setdefault("phase", self._phase)
+        columns["kind"] = int(kind)
+        self.rows.append(columns)
         return OpHandle(self.index, position)
 
     def compute(
@@ -107,7 +115,8 @@ class TemplateBuilder:
         **columns: object,
     ) -> OpHandle:
         """A compute kernel.  Give ``recorded_ps`` for a fixed duration, or class, shapes, flops and bytes."""
-        return self.op(OpKind.COMPUTE, waits=waits, data=data, name=name, stream=stream, **columns)
+        columns["name"], columns["stream"] = name, stream
+        return self._add(OpKind.COMPUTE, waits, data, columns)
 
     def memcpy(
         self,
@@ -120,8 +129,8 @@ class TemplateBuilder:
         **columns: object,
     ) -> OpHandle:
         """A transfer of ``num_bytes`` on a copy engine."""
-        columns = {"bytes_read": num_bytes, "bytes_written": num_bytes, "op_class": "copy", **columns}
-        return self.op(OpKind.MEMCPY, waits=waits, data=data, name=name, stream=stream, **columns)
+        whole = {"bytes_read": num_bytes, "bytes_written": num_bytes, "op_class": "copy", **columns}
+        return self._add(OpKind.MEMCPY, waits, data, {**whole, "name": name, "stream": stream})
 
     def collective(
         self,
@@ -137,7 +146,7 @@ class TemplateBuilder:
         """A collective of ``num_bytes`` (nccl-tests' size), by default on the group's own stream."""
         reduce_op = "sum" if kind_of(collective).reduces else ""
         columns = {"name": f"nccl::{collective}", "collective": collective, "reduce_op": reduce_op, **columns}
-        return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, **columns)
+        return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, columns)
 
     def send(
         self,
@@ -169,8 +178,9 @@ class TemplateBuilder:
 
     def host(self, name: str, duration_ps: int, **columns: object) -> OpHandle:
         """Time that the host spends before it launches the next op, ps."""
-        columns = {"name": name, "stream": "host", "recorded_ps": duration_ps, **columns}
-        return self.op(OpKind.HOST, waits=(), data=(), **columns)
+        return self._add(
+            OpKind.HOST, (), (), {"name": name, "stream": "host", "recorded_ps": duration_ps, **columns}
+        )
 
     def event_wait(
         self, name: str, duration_ps: int, *, stream: str = "compute", waits: Iterable[Source] = ()
@@ -212,11 +222,11 @@ class TemplateBuilder:
         stream: str | None,
         waits: Iterable[Source],
         data: Iterable[Source],
-        **columns: object,
+        columns: dict[str, object],
     ) -> OpHandle:
         self._group_size(group)
         columns = {"group": group, "num_bytes": num_bytes, "stream": stream or group, **columns}
-        return self.op(kind, waits=waits, data=data, **columns)
+        return self._add(kind, waits, data, columns)
 
     def _p2p(
         self,
@@ -231,4 +241,4 @@ class TemplateBuilder:
     ) -> OpHandle:
         delta = peer_delta % self._group_size(group)
         columns = {"name": f"nccl::{kind.name.lower()}", "peer_delta": delta, **columns}
-        return self._comm(kind, group, num_bytes, stream, waits, data, **columns)
+        return self._comm(kind, group, num_bytes, stream, waits, data, columns)

@@ -47,7 +47,9 @@ class CoveredSms:
 def covered_sms(generation: str) -> CoveredSms | None:
     """What boards of a generation (``GpuSpec.table("cost")``) have; None where there is none."""
     boards = [
-        profile.values for profile in map(read_gpu, gpu_names()) if profile.values["generation"] == generation
+        profile.values
+        for profile in map(read_gpu, gpu_names(naming=generation))
+        if profile.values["generation"] == generation
     ]
     if not boards:
         return None

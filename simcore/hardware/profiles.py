@@ -44,9 +44,12 @@ class Profile:
     sustained: Sustained | None = None
 
 
-def gpu_names() -> tuple[str, ...]:
-    """Names of the GPU profiles that come with the project."""
-    return tables.names("hardware_profiles", "gpu")
+def gpu_names(naming: str = "") -> tuple[str, ...]:
+    """Names of the GPU profiles that come with the project; ``naming``: whose text has this word."""
+    known = tables.names("hardware_profiles", "gpu")
+    if not naming:
+        return known
+    return tuple(name for name in known if naming in tables.text("hardware_profiles", f"gpu/{name}.toml"))
 
 
 def cluster_names() -> tuple[str, ...]:

@@ -13,12 +13,13 @@ Note [Two recorded steps]
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.graph.graph import Graph, Program
 from simcore.graph.ops import OpKind
@@ -27,6 +28,8 @@ from simcore.memory.caching import AllocatorSettings, MemoryEvents, play
 from simcore.memory.lifetimes import BEFORE, NO_LAYER, OPTIMIZER, StageLifetimes, StorageHolder
 from simcore.memory.peak import activations_of, peak_memory
 from simcore.memory.played import PlayedStage
+
+IntArray = npt.NDArray[np.int64]
 
 #: Categories of what lasts, in the order in which a process makes it.
 _LASTING: Final = ("parameters", "gradients")
@@ -62,17 +65,53 @@ def recorded_lifetimes(
     return _StepWriter(graph, program, held or HeldSizes(), workspace_bytes).written()
 
 
-@dataclass
-class _Template:
-    """Of one template: storages that each op allocates (bytes, holder), and releases behind each op as
-    (bytes, owner, scope); -1: at its start.
+class _Birth(NamedTuple):
+    """Storages that an op allocates, each (bytes, holder); ``op`` counts from the template's first one."""
+
+    op: int
+    layer: int
+    stream: int
+    sizes: list[tuple[int, int]]
+
+
+class _OpMemory(NamedTuple):
+    """What an op of a template does to memory, in this order; ``died``: releases as (bytes, owner, scope).
+
+    ``multiplies``: it is the first one of the template that asks for the workspace of products.
     """
 
-    first: int
-    count: int
-    born: dict[int, list[tuple[int, int]]]
-    died: dict[int, list[tuple[int, int, int]]]
-    product: int  # the first op that multiplies matrices, -1: none
+    multiplies: bool
+    born: _Birth | None
+    died: list[tuple[int, int, int]]
+
+
+@dataclass
+class _Columns:
+    """Events so far; ``marks``: the first event of each action, its number, and its microbatch."""
+
+    storage: list[int] = field(default_factory=list)
+    num_bytes: list[int] = field(default_factory=list)
+    layer: list[int] = field(default_factory=list)
+    holder: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    marks: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, BEFORE, -1)])
+
+    def add(self, storage: int, num_bytes: int, layer: int, holder: int, stream: int) -> None:
+        self.storage.append(storage)
+        self.num_bytes.append(num_bytes)
+        self.layer.append(layer)
+        self.holder.append(holder)
+        self.stream.append(stream)
+
+    def mark(self, action: int, microbatch: int) -> None:
+        """What comes belongs to an action."""
+        self.marks.append((len(self.storage), action, microbatch))
+
+    def actions(self) -> tuple[IntArray, IntArray]:
+        """Action and microbatch of each event."""
+        first, action, microbatch = np.array(self.marks, dtype=np.int64).T
+        sizes = np.diff(first, append=len(self.storage))
+        return np.repeat(action, sizes), np.repeat(microbatch, sizes)
 
 
 @dataclass
@@ -81,17 +120,19 @@ class _StepWriter:
     program: Program
     held: HeldSizes
     workspace_bytes: int
-    rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    columns: _Columns = field(default_factory=_Columns)
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
     next_id: int = 0
     streams: dict[str, int] = field(default_factory=lambda: {"compute": 0})
-    at: tuple[int, int] = (BEFORE, -1)
-    _templates: dict[int, _Template] = field(default_factory=dict)
+    at: int = BEFORE
+    _templates: dict[int, list[_OpMemory]] = field(default_factory=dict)
     _workspaces: set[bool] = field(default_factory=set)
-    #: Storages of the step that live: by (instance, op), and all by bytes in the order of their birth.
-    _of_op: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
+    #: Storages of the step that live, (bytes, storage) by instance and op; all with their bytes in the order
+    #: of their birth; and those of before the step by bytes.
+    _of_op: dict[int, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
     _live: dict[int, int] = field(default_factory=dict)
+    _older: dict[int, deque[int]] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
         memory = self.program.memory
@@ -100,11 +141,13 @@ class _StepWriter:
             for size in self.held.of(category, max(0, getattr(memory, category) - left)):
                 self._alloc(size, StorageHolder(category, category))
         self._step(first=True)
-        if self.rows and any(row[1] >= 0 for row in self.rows):
+        if self.next_id:
             self._forget()
             self._step(first=False)
-        columns = np.array(self.rows, dtype=np.int64).reshape(-1, 7).T
-        storage, num_bytes, action, layer, holder, microbatch, stream = columns
+        said = self.columns
+        columns = (said.storage, said.num_bytes, said.stream, said.layer, said.holder)
+        storage, num_bytes, stream, layer, holder = (np.array(one, dtype=np.int64) for one in columns)
+        action, microbatch = said.actions()
         return StageLifetimes(
             MemoryEvents.of(storage, num_bytes, stream), action, layer, holder, microbatch,
             tuple(self.holders), tuple(self.actions),
@@ -119,7 +162,9 @@ class _StepWriter:
 
     def _step(self, *, first: bool) -> None:
         program = self.program
-        self._of_op, before = {}, dict(self._live)
+        self._of_op, self._older = {}, defaultdict(deque)
+        for storage, size in self._live.items():
+            self._older[size].append(storage)
         forwards: dict[tuple[int, int], int] = {}
         stepped = False
         for instance, (template, microbatch, chunk) in enumerate(
@@ -128,55 +173,61 @@ class _StepWriter:
             name = self.graph.template_names[template]
             if name == "fwd":
                 forwards[microbatch, chunk] = instance
-            self.at = self._action(name, microbatch, chunk)
+            self._begin(name, microbatch, chunk)
             if name == "optimizer" and not stepped:
                 stepped = True
                 if first:
                     for size in self.held.of(_STATES, program.memory.optimizer_states):
                         self._alloc(size, StorageHolder(_STATES, _STATES))
-            self._play(instance, template, forwards.get((microbatch, chunk), -1), before)
+            self._play(instance, template, forwards.get((microbatch, chunk), -1))
         if first and not stepped:
             for size in self.held.of(_STATES, program.memory.optimizer_states):
                 self._alloc(size, StorageHolder(_STATES, _STATES))
 
-    def _action(self, name: str, microbatch: int, chunk: int) -> tuple[int, int]:
+    def _begin(self, name: str, microbatch: int, chunk: int) -> None:
+        """Events that follow are those of an instance of the template ``name``."""
         if microbatch < 0 or name not in ("fwd", *_BACKWARD):
-            return (OPTIMIZER if name == "optimizer" else self.at[0]), -1
-        self.actions.append(Action("F" if name == "fwd" else "B", microbatch, chunk))
-        return len(self.actions) - 1, microbatch
+            self.at, microbatch = (OPTIMIZER if name == "optimizer" else self.at), -1
+        else:
+            self.at = len(self.actions)
+            self.actions.append(Action("F" if name == "fwd" else "B", microbatch, chunk))
+        self.columns.mark(self.at, microbatch)
 
-    def _play(self, instance: int, template: int, forward: int, before: dict[int, int]) -> None:
-        made = self._template(template)
-        layers = self.graph.ops.layer
-        self._release(made.died.get(-1, ()), instance, forward, before)
-        for row in sorted({*made.born, *made.died, made.product} - {-1}):
-            layer = int(layers[row])
-            if row == made.product:
+    def _play(self, instance: int, template: int, forward: int) -> None:
+        places = self._templates.get(template)
+        if places is None:
+            places = self._templates[template] = self._read(template)
+        add, live, storage = self.columns.add, self._live, self.next_id
+        mine = self._of_op[instance] = {}
+        of_forward = self._of_op.get(forward, {})
+        for multiplies, born, died in places:
+            if multiplies:
+                self.next_id = storage
                 self._workspace(backward=self.graph.template_names[template] != "fwd")
-            for size, holder in made.born.get(row, ()):
-                stream = self._stream(row)
-                self._of_op.setdefault((instance, row - made.first), []).append((size, self.next_id))
-                self._live[self.next_id] = size
-                self._event(self.next_id, size, holder, layer, stream)
-                self.next_id += 1
-            self._release(made.died.get(row, ()), instance, forward, before)
-
-    def _release(
-        self, releases: Sequence[tuple[int, int, int]], instance: int, forward: int, before: dict[int, int]
-    ) -> None:
-        for size, owner, scope in releases:
-            key = (instance if scope == _INSIDE else forward, owner)
-            own = self._of_op.get(key) if owner >= 0 else None
-            storage = -1
-            if own is not None:
-                place = next((k for k, (one, _) in enumerate(own) if one == size), -1)
-                storage = own.pop(place)[1] if place >= 0 else -1
-            elif owner < 0:
-                storage = next((one for one, of in before.items() if of == size), -1)
-            if storage >= 0 and storage in self._live:
-                del self._live[storage]
-                before.pop(storage, None)
-                self._event(storage, -1, -1, NO_LAYER, 0)
+                storage = self.next_id
+            if born is not None:
+                op, layer, stream, sizes = born
+                mine[op] = [(size, storage + k) for k, (size, _) in enumerate(sizes)]
+                for size, holder in sizes:
+                    live[storage] = size
+                    add(storage, size, layer, holder, stream)
+                    storage += 1
+            for size, owner, scope in died:
+                released = -1
+                if owner < 0:
+                    older = self._older.get(size)
+                    released = older.popleft() if older else -1
+                else:
+                    own = (mine if scope == _INSIDE else of_forward).get(owner, [])
+                    for known in own:
+                        if known[0] == size:
+                            own.remove(known)
+                            released = known[1]
+                            break
+                if released >= 0:
+                    del live[released]
+                    add(released, -1, NO_LAYER, -1, 0)
+        self.next_id = storage
 
     def _forget(self) -> None:
         """Release what the step left and the next one does not: what died before its first op."""
@@ -191,7 +242,7 @@ class _StepWriter:
                 wanted[size] -= 1
             else:
                 del self._live[storage]
-                self._event(storage, -1, -1, NO_LAYER, 0)
+                self.columns.add(storage, -1, NO_LAYER, -1, 0)
 
     def _workspace(self, *, backward: bool) -> None:
         """One for each thread that multiplies: forward's (and the optimizer's), autograd's."""
@@ -199,12 +250,8 @@ class _StepWriter:
             self._workspaces.add(backward)
             self._alloc(self.workspace_bytes, StorageHolder("buffers", "workspace of products"))
 
-    def _template(self, number: int) -> _Template:
-        if number not in self._templates:
-            self._templates[number] = self._read(number)
-        return self._templates[number]
-
-    def _read(self, number: int) -> _Template:
+    def _read(self, number: int) -> list[_OpMemory]:
+        """What a template does to memory, op by op; what dies at its start first."""
         graph, frees = self.graph, self.graph.frees
         first, last = (int(graph.template_start[number + k]) for k in (0, 1))
         own = np.flatnonzero(frees.template == number)
@@ -235,8 +282,14 @@ class _StepWriter:
                 for size, stays in sizes
             ]
         classes = graph.ops.op_class
-        products = [row for row in range(first, last) if classes[row] in _PRODUCTS]
-        return _Template(first, last - first, born, dict(died), min(products, default=-1))
+        product = next((row for row in range(first, last) if classes[row] in _PRODUCTS), -1)
+        layers = graph.ops.layer
+        places = [_OpMemory(False, None, died.pop(-1))] if -1 in died else []
+        for row in sorted({*born, *died, product} - {-1}):
+            made = born.get(row)
+            birth = _Birth(row - first, int(layers[row]), self._stream(row), made) if made else None
+            places.append(_OpMemory(row == product, birth, died.get(row, [])))
+        return places
 
     def _freed_later(self, forward: int) -> dict[int, list[int]]:
         """Bytes that backward releases of what the template ``forward`` made, by the op that did."""
@@ -274,11 +327,8 @@ class _StepWriter:
         return self.streams.setdefault(ops.stream[row], len(self.streams))
 
     def _alloc(self, num_bytes: int, holder: StorageHolder) -> None:
-        self._event(self.next_id, num_bytes, self._holder(holder), NO_LAYER, 0)
+        self.columns.add(self.next_id, num_bytes, NO_LAYER, self._holder(holder), 0)
         self.next_id += 1
-
-    def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int) -> None:
-        self.rows.append((storage, num_bytes, self.at[0], layer, holder, self.at[1], stream))
 
 
 def played_programs(

@@ -8,13 +8,12 @@ Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nan
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from simcore.analysis.step import StepAnalysis
 from simcore.files import whole_file
 from simcore.report.arrows import Arrows
 from simcore.report.compressed import compressed
@@ -41,13 +40,18 @@ class PerfettoExport:
     left_out: tuple[str, ...]
 
 
-def default_ranks(timeline: Timeline, analysis: StepAnalysis, max_rows: int = DEFAULT_MAX_ROWS) -> list[int]:
-    """The lowest rank of each stage; fewer, first and last kept, where they exceed ``max_rows`` rows."""
+def default_ranks(
+    timeline: Timeline, stage_of: Mapping[int, int], max_rows: int = DEFAULT_MAX_ROWS
+) -> list[int]:
+    """The lowest rank of each stage; fewer, first and last kept, where they exceed ``max_rows`` rows.
+
+    ``stage_of``: of each rank that stands for a class.
+    """
     lowest: dict[int, int] = {}
-    for rank in analysis.ranks:
-        lowest.setdefault(rank.stage, rank.rank)
+    for rank in sorted(stage_of):
+        lowest.setdefault(stage_of[rank], rank)
     ranks = [lowest[stage] for stage in sorted(lowest)]
-    rows_per_rank = max(timeline.num_rows // len(analysis.ranks), 1)
+    rows_per_rank = max(timeline.num_rows // len(stage_of), 1)
     count = min(len(ranks), max(max_rows // rows_per_rank, 1))
     picks = np.linspace(0, len(ranks) - 1, count).round().astype(int).tolist()
     return [ranks[pick] for pick in dict.fromkeys(picks)]

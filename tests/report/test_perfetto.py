@@ -146,9 +146,9 @@ def test_rows_that_take_no_time_are_left_out(tmp_path: Path) -> None:
 def test_default_ranks_are_one_per_stage_within_a_budget(two_stage_run: Path) -> None:
     timeline = Timeline.open(two_stage_run)
     analysis = analyse(timeline)
-    assert default_ranks(timeline, analysis) == [0, 1]
+    assert default_ranks(timeline, analysis.stage_of) == [0, 1]
     # 11 rows on 2 ranks: 5 per rank; a budget of 9 rows leaves room for one rank.
-    assert default_ranks(timeline, analysis, max_rows=9) == [0]
+    assert default_ranks(timeline, analysis.stage_of, max_rows=9) == [0]
 
 
 def test_an_unknown_rank_leaves_no_file(two_stage_run: Path) -> None:

@@ -78,6 +78,7 @@ _PARTS: Final = {
     "simulating": "simulate",
     "writing the timeline": "write",
     "analysing": "analyse",
+    "writing the page": "page",
     "writing for Perfetto": "Perfetto",
 }
 
@@ -85,9 +86,9 @@ _PARTS: Final = {
 def measure(arguments: Sequence[str], repeat: int) -> Row:
     """``run_sim`` with ``arguments`` in new processes, files and all; the one that took least CPU time.
 
-    Keys: ``gpus, rank_classes, engine_events, step_time_s, wall_s, cpu_s, peak_rss_bytes`` (of the whole
-    process), ``run_bytes{file: bytes}``, ``parts_s{stage: wall seconds}``; the part ``start and end`` is what
-    is left: starting Python, imports, arguments, printing, ending.
+    Keys: ``gpus, rank_classes, engine_events, step_time_s, wall_s, cpu_s`` (of the process and its forks),
+    ``peak_rss_bytes`` (of the larger one), ``run_bytes{file: bytes}``, ``parts_s{stage: wall seconds}``; the
+    part ``start and end`` is what is left: starting Python, imports, arguments, printing, ending.
     """
     best: Row | None = None
     for _ in range(repeat):
@@ -153,6 +154,6 @@ def print_table(rows: Mapping[str, Row]) -> None:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = (19, 8, 9, 8, 8, 10, 8, 15, 7, 10, 7, 9, 10)
+    widths = (19, 8, 9, 8, 8, 10, 8, 15, 7, 10, 7, 9, 6, 10)
     first, *rest = zip(cells, widths, strict=True)
     return f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)

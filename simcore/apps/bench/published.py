@@ -15,7 +15,7 @@ from simcore.errors import InputError, nearest
 
 #: The largest job of each family of published runs, as ``run_sim`` takes it; its first lines say its source.
 FOLDER: Final = Path(__file__).with_name("published_jobs")
-_GOALS: Final = {"worst_cpu_s": 8.0, "median_cpu_s": 1.0, "most_peak_rss_bytes": 500e6}
+_WORST_S, _MEDIAN_S, _MOST_BYTES = 8.0, 1.0, 500e6  # goals; times are wall times on two cores
 
 
 def bench_published(
@@ -41,16 +41,17 @@ def bench_published(
         return
     print_table(rows)
     print(
-        f"CPU time: median {told['median_cpu_s']:.2f} s (goal {_GOALS['median_cpu_s']:g} s), worst"
-        f" {told['worst_cpu_s']:.2f} s (goal {_GOALS['worst_cpu_s']:g} s); most memory"
-        f" {told['most_peak_rss_bytes'] / 1e6:,.0f} MB (goal {_GOALS['most_peak_rss_bytes'] / 1e6:g} MB)"
+        f"wall time: median {told['median_wall_s']:.2f} s (goal {_MEDIAN_S:g} s), worst"
+        f" {told['worst_wall_s']:.2f} s (goal {_WORST_S:g} s); CPU time: median {told['median_cpu_s']:.2f} s,"
+        f" worst {told['worst_cpu_s']:.2f} s; most memory of a process"
+        f" {told['most_peak_rss_bytes'] / 1e6:,.0f} MB (goal {_MOST_BYTES / 1e6:g} MB)"
     )
 
 
 def summary(rows: dict[str, Row]) -> dict[str, float]:
-    """Median and worst CPU seconds, most memory of a process in bytes."""
-    cpu_s = [row["cpu_s"] for row in rows.values()]
-    memory = max(row["peak_rss_bytes"] for row in rows.values())
-    return {
-        "median_cpu_s": statistics.median(cpu_s), "worst_cpu_s": max(cpu_s), "most_peak_rss_bytes": memory
-    }  # fmt: skip
+    """Median and worst wall and CPU seconds, most memory of a process in bytes."""
+    told: dict[str, float] = {}
+    for kind in ("wall_s", "cpu_s"):
+        times = [row[kind] for row in rows.values()]
+        told |= {f"median_{kind}": statistics.median(times), f"worst_{kind}": max(times)}
+    return {**told, "most_peak_rss_bytes": max(row["peak_rss_bytes"] for row in rows.values())}

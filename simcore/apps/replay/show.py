@@ -218,7 +218,7 @@ def write_replay(
     with run_folder(out_dir, question, force=force) as folder:
         info = write_tables(folder, graph, replay.result, facts)
         timeline = Timeline.open(folder, finished=False)
-        write_perfetto(timeline, folder / PERFETTO_FILE, default_ranks(timeline, analyse(timeline)))
+        write_perfetto(timeline, folder / PERFETTO_FILE, default_ranks(timeline, analyse(timeline).stage_of))
     return info
 
 

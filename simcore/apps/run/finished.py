@@ -78,7 +78,7 @@ def report(
     run_dir = run_dir or RUNS / LATEST
     timeline = Timeline.open(run_dir)
     info, analysis = timeline.info, analyse(timeline)
-    chosen = _ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
+    chosen = _ranks(ranks) if ranks is not None else default_ranks(timeline, analysis.stage_of)
     notes = [f"run folder: {run_dir}"]
     if perfetto is not None:
         export = write_perfetto(timeline, perfetto, chosen, host=host)

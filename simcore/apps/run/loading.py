@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.settings import RunSettings
 from simcore.errors import GraphError, InputError, OutOfMemoryError, nearest
-from simcore.graph import Graph, graph_hash, load_graph
+from simcore.graph import Graph, graph_hash
 from simcore.graph.schedules import bubble_fraction, grid
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
 from simcore.memory import MemoryVerdict, ProgramMemory, parts_and_advice, peak_memory
@@ -106,6 +106,8 @@ def loaded(scenario: Scenario) -> Loaded:
     cluster = with_node_latencies(cluster, settings.nodes)
     if job is None:
         assert scenario.graph_dir is not None, "a scenario has a graph or a description"
+        from simcore.graph import load_graph
+
         return Loaded(load_graph(scenario.graph_dir), cluster)
     return Loaded(job.graph(), cluster, job)
 

@@ -12,7 +12,6 @@ from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.memory.caching import AllocatorSettings
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
-from simcore.run import ALL_SHORTCUTS, shortcuts_of
 from simcore.units import Number
 
 KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
@@ -105,7 +104,7 @@ class RunSettings:
     nodes: Mapping[int, str] = field(default_factory=dict)
     noise_sigma: float = 0.0
     packets: PacketSettings = field(default_factory=PacketSettings)
-    shortcuts: frozenset[str] = ALL_SHORTCUTS
+    shortcuts: frozenset[str] | None = None  # all
 
     @property
     def nccl(self) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
     nvls = True
     packets = PacketSettings()
     tables: tuple[MeasuredTable, ...] = ()
-    shortcuts = ALL_SHORTCUTS
+    shortcuts: frozenset[str] | None = None
     allocator: AllocatorSettings | None = None
     for key, value in without_variables(given).items():
         name = key.removeprefix("nccl.")
@@ -186,6 +185,8 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
         elif key == _NOISE:
             sigma = _SIGMA.from_text(value, key)
         elif key == _SHORTCUTS:
+            from simcore.run import shortcuts_of  # and the engine, which not every command plays
+
             shortcuts = shortcuts_of(value)
         elif match := _RANK.fullmatch(key):
             ranks.setdefault(int(match[1]), {})[_rank_key(match[1], match[2])] = value

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
+from simcore.apps.run.aside import aside
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
@@ -114,7 +116,7 @@ def run_scenario(
             check_world(*state)
         if emit:
             launch_of(found, emit, edited=bool(done or rules))  # what cannot be written is known at once
-        memory, fits = found.fits(graph, cluster, scenario, timed=advise)
+        fitting = partial(found.fits, graph, cluster, scenario, timed=advise)
         ruled: Ruled | None = None
         if rules:
             from simcore.rules import apply_rules
@@ -124,91 +126,110 @@ def run_scenario(
                 ruled = apply_rules(issued, rules, gpu, fp32_math=settings.fp32_math)
                 states[number] = ruled.graph, there
             graph = states[-1][0]
-    setup = setup_of(scenario, fold=fold, learned=learned)
-    question = question or asked_of(scenario, found.asked, found.cluster, setup, edits=edits, rules=rules)
-    if out_dir is None:
-        out_dir = usual_folder(question, found.graph.workload.name, scenario, [*edits, *rule_files(rules)])
-    plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
-    with stages.stage("simulating before edits"):
-        before_s = [run(*state, plain).step_s for state in states[:-1]]
-    # Opened before the long part: what cannot be written is known at once.
-    answers: tuple[ResourceChange, ...] = ()
-    if tornado:
-        on = {**(found.description.gpu if found.description else {}), **settings.hardware}
-        with stages.stage("simulating other hardware") as update:
-            answers = other_hardware(
-                scenario.cluster, on, cluster, lambda other: run(graph, other, setup).step_s, update
+    with aside(fitting, forked=page) as fitted:
+        with stages.stage("loading"):
+            fitted.check()
+        setup = setup_of(scenario, fold=fold, learned=learned)
+        question = question or asked_of(scenario, found.asked, found.cluster, setup, edits=edits, rules=rules)
+        if out_dir is None:
+            out_dir = usual_folder(
+                question, found.graph.workload.name, scenario, [*edits, *rule_files(rules)]
             )
-    with run_folder(out_dir, question, force=scenario.force) as folder:
-        with stages.stage("simulating") as update:
-            ran = run(graph, cluster, setup, progress=_throttled(update))
-        result = ran.result
-        facts = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
-        changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
-        band, nearest = stated_band(
-            s_from_ps(result.step_ps), graph.workload, cluster.gpu,
-            settings=settings.given, network=scenario.network, edited=bool(done), ruled=bool(rules),
-        )  # fmt: skip
-        facts = dataclasses.replace(
-            facts,
-            asked=question.text,
-            question=question.key,
-            software=found.software,
-            assumed=_assumed(found, scenario),
-            band=band,
-            nearest=nearest,
-            warnings=(
-                *_tight(fits),
-                *unordered,
-                *(ruled.warnings if ruled else ()),
-                *found.warnings,
-                *facts.warnings,
-            ),
-            assumptions=(
-                *facts.assumptions,
-                f"memory {fits}, by {fits.source}",
-                *found.assumptions,
-                *(line for change in changes for line in change.lines()),
-                *(ruled.lines if ruled else ()),
-            ),
-        )
-        if emit:
-            fullest = max(one.total for one in memory)
-            lines = predicted_lines(s_from_ps(result.step_ps), band, fullest, facts.capacity_bytes)
-            launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
-        with stages.stage("writing the timeline"):
-            info = write_tables(folder, graph, result, facts)
-            described = found.description if not done else None
-            peaks = write_memory_curves(folder, graph, result, described)
-        answered = result.answered
-        del ran, result  # of a large job hundreds of MB, which nothing below needs
-        with stages.stage("analysing"):
-            timeline = Timeline.open(folder, finished=False)
-            analysis = analyse(timeline)
-        ranks: list[int] = []
-        left_out: tuple[str, ...] = ()
-        if perfetto:
-            with stages.stage("writing for Perfetto"):
-                ranks = default_ranks(timeline, analysis)
-                left_out = write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
-        info = info.model_copy(
-            update={
-                "wall_s": dict(stages.seconds),
-                "memory_verdict": str(fits),
-                "memory_peaks": peaks,
-                "tornado": answers,
-            }
-        )
-        info.write(folder)
-        if page:
-            from simcore.report.page import PAGE_FILE, write_page
+        plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
+        with stages.stage("simulating before edits"):
+            before_s = [run(*state, plain).step_s for state in states[:-1]]
+        # Opened before the long part: what cannot be written is known at once.
+        answers: tuple[ResourceChange, ...] = ()
+        if tornado:
+            on = {**(found.description.gpu if found.description else {}), **settings.hardware}
+            with stages.stage("simulating other hardware") as update:
+                answers = other_hardware(
+                    scenario.cluster, on, cluster, lambda other: run(graph, other, setup).step_s, update
+                )
+        with run_folder(out_dir, question, force=scenario.force) as folder:
+            with stages.stage("simulating") as update:
 
-            with stages.stage("writing the page"):
-                timeline.info = info
-                write_page(timeline, analysis, folder / PAGE_FILE)
-    return FinishedRun(
-        out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered
-    )
+                def go_on(done: float) -> None:
+                    update(done)
+                    fitted.check()  # a job that does not fit is refused as soon as that is known
+
+                ran = run(graph, cluster, setup, progress=_throttled(go_on))
+            memory, fits = fitted.result()
+            result = ran.result
+            facts = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
+            changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
+            band, nearest = stated_band(
+                s_from_ps(result.step_ps), graph.workload, cluster.gpu,
+                settings=settings.given, network=scenario.network, edited=bool(done), ruled=bool(rules),
+            )  # fmt: skip
+            facts = dataclasses.replace(
+                facts,
+                asked=question.text,
+                question=question.key,
+                software=found.software,
+                assumed=_assumed(found, scenario),
+                band=band,
+                nearest=nearest,
+                warnings=(
+                    *_tight(fits),
+                    *unordered,
+                    *(ruled.warnings if ruled else ()),
+                    *found.warnings,
+                    *facts.warnings,
+                ),
+                assumptions=(
+                    *facts.assumptions,
+                    f"memory {fits}, by {fits.source}",
+                    *found.assumptions,
+                    *(line for change in changes for line in change.lines()),
+                    *(ruled.lines if ruled else ()),
+                ),
+            )
+            if emit:
+                fullest = max(one.total for one in memory)
+                lines = predicted_lines(s_from_ps(result.step_ps), band, fullest, facts.capacity_bytes)
+                launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
+            described = found.description if not done else None
+            curves = partial(write_memory_curves, folder, graph, result, described)
+            with stages.stage("writing the timeline"), aside(curves, forked=page) as curved:
+                info = write_tables(folder, graph, result, facts)
+                peaks = curved.result()
+            answered = result.answered
+            stage_of = {
+                rank: graph.programs[graph.program_of_rank[rank]].stage
+                for rank in result.representatives.tolist()
+            }
+            del ran, result, curves  # of a large job hundreds of MB, which nothing below needs
+            info = info.model_copy(
+                update={"memory_verdict": str(fits), "memory_peaks": peaks, "tornado": answers}
+            )
+            ranks: list[int] = []
+            left_out: tuple[str, ...] = ()
+            with aside(partial(_export, folder, stage_of), forked=page and perfetto) as exported:
+                with stages.stage("analysing"):
+                    timeline = Timeline.open(folder, finished=False)
+                    analysis = analyse(timeline)
+                if page:
+                    from simcore.report.page import PAGE_FILE, write_page
+
+                    with stages.stage("writing the page"):
+                        timeline.info = info
+                        write_page(timeline, analysis, folder / PAGE_FILE)
+                if perfetto:
+                    with stages.stage("writing for Perfetto"):
+                        ranks, left_out = exported.result()
+            info = info.model_copy(update={"wall_s": dict(stages.seconds)})
+            info.write(folder)
+        return FinishedRun(
+            out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered
+        )
+
+
+def _export(folder: Path, stage_of: Mapping[int, int]) -> tuple[list[int], tuple[str, ...]]:
+    """Write the file for Perfetto; the ranks in it, and in words what did not fit."""
+    timeline = Timeline.open(folder, finished=False)
+    ranks = default_ranks(timeline, stage_of)
+    return ranks, write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
 
 
 def _assumed(found: Loaded, scenario: Scenario) -> tuple[AssumedValue, ...]:

@@ -72,8 +72,9 @@ class _Finder:
         self._template = tape.flat.program.template.tolist()
         self._instance_of = self._instance[0].tolist()
         self._segment_of = self._segment[0].tolist()
-        self._content: list[int] = _contents(tape).tolist()
-        self._heads: list[list[int]] = [tape.first_op[lo:hi].tolist() for lo, hi in bounds]
+        self._content = _contents(tape).astype(np.int64).tobytes()
+        sizes = np.diff(np.append(tape.first_op, len(tape.order))).astype(np.int32)
+        self._sizes = [sizes[lo:hi].tobytes() for lo, hi in bounds]
         local = np.full(len(tape.streams), -1, dtype=np.int64)
         local[list(streams)] = np.arange(len(streams))
         wait_stream = local[stream_of[table.wait_from]]
@@ -208,8 +209,8 @@ class _Finder:
         bounds = zip(begin, end, *ops, *waits, strict=True)
         for s, (lo, hi, op_lo, op_hi, wait_lo, wait_hi) in enumerate(bounds):
             content += (
-                tuple(self._content[op_lo:op_hi]),
-                tuple([head - op_lo for head in self._heads[s][lo:hi]]),
+                self._content[8 * op_lo : 8 * op_hi],
+                self._sizes[s][4 * lo : 4 * hi],
                 tuple([
                     (to - lo, of, since - begin[of])
                     for to, of, since in self._waits[s][wait_lo:wait_hi]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+import simcore.apps.run.aside
 import simcore.apps.run.simulation
 from simcore.graph import GraphBuilder, MemoryProfile, save_graph
 from simcore.timeline import Timeline
@@ -273,6 +274,8 @@ def test_an_abrupt_end_leaves_no_folder(
     code: int,
 ) -> None:
     monkeypatch.setattr(simcore.apps.run.simulation, where, what)
+    if what is not _break:  # who interrupts means this process, not a fork of it
+        monkeypatch.setattr(simcore.apps.run.aside, "_may_fork", lambda: False)
     result = run("run-sim", graph_dir, "--out", "ended")
     assert result.exit_code == code
     assert list(Path.cwd().iterdir()) == []

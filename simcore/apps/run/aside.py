@@ -1,0 +1,118 @@
+"""Part of a run's work done by a fork of this process, on another core, while this one goes on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from simcore.errors import SimcoreError
+
+Found = TypeVar("Found")
+
+
+class Aside(Generic[Found]):
+    """Work that a fork does, or, where there is none, this process when it is waited for."""
+
+    def __init__(self, work: Callable[[], Found], *, forked: bool) -> None:
+        self._work: Callable[[], Found] | None = None if forked else work
+        self._found: list[Found] = []
+        self._child = 0
+        if not forked:
+            return
+        reading, writing = os.pipe()
+        self._child = os.fork()
+        if not self._child:
+            os.close(reading)
+            _do(work, writing)
+        os.close(writing)
+        self._pipe = os.fdopen(reading, "rb")
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether a fork is doing it."""
+        return self._child != 0
+
+    def check(self) -> None:
+        """Raise what the work has raised by now; where no fork does it, do it now."""
+        if self._work is not None or (self.is_forked and select.select([self._pipe], [], [], 0)[0]):
+            self.result()
+
+    def result(self) -> Found:
+        """What the work gives, which is waited for.
+
+        Errors: those of the work; MemoryError where the system ended the fork.
+        """
+        if not self._found:
+            self._found.append(self._received() if self._work is None else self._work())
+            self._work = None  # it may hold much memory
+        return self._found[0]
+
+    def _received(self) -> Found:
+        told = self._pipe.read()
+        self.end()
+        if not told:
+            raise MemoryError("a process that did part of the work was ended")
+        found, error = pickle.loads(told)  # by our own fork
+        if error is not None:
+            raise error
+        answer: Found = found
+        return answer
+
+    def end(self) -> None:
+        """No more is wanted of it."""
+        if self._child:
+            self._pipe.close()
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            self._child = 0
+
+
+@contextmanager
+def aside(work: Callable[[], Found], *, forked: bool = True) -> Iterator[Aside[Found]]:
+    """Have ``work`` done while the block goes on, which may wait for what it gives.
+
+    Of what ``work`` does only files remain, and what it gives or raises, which has to be picklable.  A fork
+    has what this process has, and shares its memory as long as neither writes to it.  It is ended with the
+    block.  Where a second core or forks are missing, where other threads might hold what a fork would wait
+    for, and without ``forked``, this process does the work when it is waited for, with the same result.
+    """
+    begun = Aside(work, forked=forked and _may_fork())
+    try:
+        yield begun
+    finally:
+        begun.end()
+
+
+def _may_fork() -> bool:
+    return (
+        hasattr(os, "fork")
+        and hasattr(os, "sched_getaffinity")
+        and len(os.sched_getaffinity(0)) > 1
+        and threading.active_count() == 1
+    )
+
+
+def _do(work: Callable[[], object], writing: int) -> None:
+    """Be the fork: work, tell what came of it, and end without a word."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+        gc.freeze()  # what it shares with its parent is not looked through
+        found: Any = None
+        error: Exception | None = None
+        try:
+            found = work()
+        except (SimcoreError, OSError, MemoryError) as told:
+            error = told
+        except Exception as told:
+            error = RuntimeError(f"{type(told).__name__}: {told}")
+        with os.fdopen(writing, "wb") as pipe:
+            pickle.dump((found, error), pipe)
+    finally:
+        os._exit(0)

@@ -1,0 +1,69 @@
+"""Work that a fork does beside this process: the same result, the same errors, and no fork left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from simcore.apps.run.aside import Aside, aside
+from simcore.errors import OutOfMemoryError
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_what_work_gives_comes_back_and_its_files_stay(forked: bool, tmp_path: Path) -> None:
+    def work() -> int:
+        (tmp_path / "file").write_text("written")
+        return os.getpid()
+
+    begun = Aside(work, forked=forked)
+    assert (begun.result() != os.getpid()) == forked
+    assert begun.result() == begun.result()
+    assert (tmp_path / "file").read_text() == "written"
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_errors_are_those_of_the_work(forked: bool) -> None:
+    def work() -> int:
+        raise OutOfMemoryError("stage 3 does not fit")
+
+    with pytest.raises(OutOfMemoryError, match="stage 3 does not fit"):
+        Aside(work, forked=forked).result()
+
+
+def test_a_check_raises_as_soon_as_the_fork_has_and_waits_for_nothing() -> None:
+    def work(delay_s: float) -> int:
+        time.sleep(delay_s)
+        raise OutOfMemoryError("does not fit")
+
+    slow = Aside(lambda: work(60.0), forked=True)
+    slow.check()  # not yet
+    slow.end()
+    quick = Aside(lambda: work(0.0), forked=True)
+    with pytest.raises(OutOfMemoryError):
+        for _ in range(10_000):
+            quick.check()
+            time.sleep(0.001)
+
+
+def test_a_fork_that_the_system_ends_is_an_error() -> None:
+    ended = Aside(lambda: os.kill(os.getpid(), signal.SIGKILL), forked=True)
+    with pytest.raises(MemoryError):
+        ended.result()
+
+
+def test_a_fork_ends_with_its_block(tmp_path: Path) -> None:
+    def work() -> None:
+        (tmp_path / "number").write_text(f"{os.getpid()} ")
+        time.sleep(600)
+
+    with aside(work) as begun:
+        if begun.is_forked:
+            while not (tmp_path / "number").is_file() or " " not in (tmp_path / "number").read_text():
+                time.sleep(0.001)
+    if (tmp_path / "number").is_file():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "number").read_text()), 0)
