@@ -10,6 +10,7 @@ from typing import Final
 
 from simcore.planning.ground import PLACEMENT, Ground, Settings, number
 from workloads.models.offload import OF_EXPERTS
+from workloads.parallel.check import recomputable
 from workloads.parallel.job import FSDP
 
 #: Numbers of recomputed layers that are tried, uneven splits, what can be left out, and sizes of buckets
@@ -86,15 +87,8 @@ def recompute_modules(ground: Ground, chosen: Settings) -> list[Settings]:
     """Core attention, as selective recomputation has it, or any of the modules that the model has."""
     if _recomputed(ground, chosen) != "selective":
         return [{}]
-    model = ground.model
-    has = {
-        "mla_up_proj": model.mla is not None,
-        "mlp": model.moe is None or model.moe.first_layer > 0 or model.moe.every > 1,
-        "moe": model.moe is not None,
-        "moe_act": model.moe is not None,
-        "shared_experts": model.moe is not None and model.moe.shared_ffn > 0,
-    }
-    names = [name for name in ground.allows("recompute_modules") if has.get(name, True)]
+    there = recomputable(ground.model)
+    names = [name for name in ground.allows("recompute_modules") if name in there]
     return [{"training.recompute_modules": f"[{name}]"} for name in ("", *names)]
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from simcore.errors import InputError
 from simcore.graph import verify
-from workloads.jobs import Description, complete, named_model, what_fits
-from workloads.jobs.advice import peak_bytes
+from workloads.jobs import Description, complete, named_model
 
 #: huggingface.co/meta-llama/Meta-Llama-3-8B config.json, what is read of it.
 LLAMA_3_8B = {
@@ -124,6 +123,8 @@ def test_settings_change_single_keys():
         ({"model": "llama3-8b", "software": "nemo"}, {}, "unknown preset 'nemo'; did you mean 'nemo-"),
         ({"model": "llama3-8b", "parallel": {"tpp": 2}}, {}, "parallel.tpp'; did you mean 'tp'"),
         ({"model": "llama3-8b"}, {"training__sharding": "zero4"}, "cannot be 'zero4'; did you mean 'zero"),
+        ({"model": "llama3-8b"}, {"training__recompute_modules": "[mpl]"}, "'mpl'; did you mean 'mlp'"),
+        ({"model": "llama3-8b"}, {"training__recompute_modules": "mlp"}, r"a list; nearest: .mlp.$"),
         ({"model": "llama3-8b"}, {"parallel__tp": "0"}, "parallel.tp = 0: must be more than 0; nearest: 1"),
         ({"model": "llama3-8b"}, {"parallel__tp": "3"}, "does not divide 8 GPUs of the cluster"),
         ({"model": "llama3-8b"}, {"model__moe__num_expert": "3"}, "moe.num_expert"),
@@ -152,30 +153,16 @@ def test_a_config_that_cannot_be_read(tmp_path, content, reason):
         job({"model": config(tmp_path, content)}, folder=tmp_path)
 
 
-@pytest.mark.parametrize("micro_batch", [1, 8])
-def test_advice_was_tried(micro_batch):
-    training = {"seq": 8192, "global_batch": 128, "micro_batch": micro_batch}
-    made = job({"model": "llama3-70b", "parallel": {"tp": 4}, "training": training}, num_gpus=64)
-    available = 78 * 2**30
-    assert peak_bytes(made) > available
-    lines = what_fits(made, available)
-    assert lines[0].startswith("would fit: --set ")
-    for line in lines:
-        changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
-        content = {"model": "llama3-70b", "parallel": {"tp": 4}, "training": training}
-        again = complete(content, "job", overrides=changes, num_gpus=64)
-        assert peak_bytes(again) <= available
-
-
-def test_advice_names_more_gpus_where_nothing_fits_on_as_many():
-    content = {"model": "llama3-70b", "parallel": {"tp": 8}, "training": {"seq": 8192, "global_batch": 8}}
-    available = 78 * 2**30
-    _, line = what_fits(job(content, num_gpus=8), available)
-    assert line.startswith("would fit on 16 GPUs: --set parallel.pp=2")
-    changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
-    again = complete(content, "job", overrides=changes, num_gpus=16)
-    assert again.parallel.world_size == 16
-    assert peak_bytes(again) <= available
+@pytest.mark.parametrize(
+    ("said", "how"), [({"recompute_modules": ["mlp"]}, "selective"), ({"recompute_layers": 4}, "full")]
+)
+def test_who_says_what_runs_again_has_said_how(said, how):
+    made = job({"model": "llama3-8b", "training": said})
+    assert made.training.recompute == how
+    assert any(f"training.recompute={how}" in line for line in made.assumptions)
+    refused = job({"model": "llama3-8b", "training": {**said, "recompute": "none"}})
+    assert refused.training.recompute == "none"
+    assert any("it is unused" in line for line in refused.warnings)
 
 
 def test_one_key_of_named_experts_changes_and_the_others_stay():

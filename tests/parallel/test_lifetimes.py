@@ -84,6 +84,32 @@ def test_the_first_stage_of_1f1b_peaks_with_as_many_microbatches_as_stages():
     assert np.all(held[:3] <= each * 1.05)
 
 
+def test_what_graphs_make_is_in_a_pool_of_its_own():
+    said = {"parallel": {"tp": 2, "pp": 4}, "training": {"global_batch": 64}}
+    found = {}
+    for kind in (False, "modules", True):
+        job = described("llama3-8b", **said, software={"cuda_graphs": kind})
+        lived, schedule = lifetimes(job)
+        one = lived[0]
+        made = one.events.num_bytes >= 0
+        pooled = {
+            one.holders[holder].module for holder in one.holder[made & (one.events.owner == 1)].tolist()
+        }
+        found[kind] = play(one.events), pooled
+        total = estimate_memory(job, 0, schedule[0])
+        assert total.total - total.fragmentation == pytest.approx(found[kind][0].peak_allocated, rel=0.02)
+    assert found[False][1] == set()
+    # Attention, norms: what one graph after another captures; the feed-forward block stays outside.
+    assert any("self_attention" in module for module in found["modules"][1])
+    assert not any("linear_fc1" in module for module in found["modules"][1])
+    assert any("linear_fc1" in module for module in found[True][1])
+    eager, *graphed = (found[kind][0] for kind in (False, "modules", True))
+    # The same storages live as long: as much is allocated (rounding apart), and two pools reserve no less.
+    for played in graphed:
+        assert played.peak_allocated == pytest.approx(eager.peak_allocated, rel=1e-3)
+    assert found["modules"][0].peak_reserved >= eager.peak_reserved
+
+
 def test_zero1_of_deepspeed_releases_gradients_in_its_step_and_makes_them_anew():
     spec = model(4, tied=False)
     training = TrainingSpec(

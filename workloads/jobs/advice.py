@@ -11,9 +11,10 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.jobs.complete import Description
+from workloads.jobs.presets import load_preset, preset_names
 from workloads.models.spec import ModelSpec
 from workloads.parallel import memory
-from workloads.parallel.check import check_job
+from workloads.parallel.check import check_job, recomputable
 from workloads.parallel.job import FSDP, Job
 from workloads.parallel.members import tables_of
 
@@ -22,6 +23,8 @@ _NAMED = 6
 _TRIED = 400
 #: Keys that a variant changes at most, dp that follows from others included.
 _MOST_KEYS = 4
+#: Into so many parts a stage's layers are cut of which the first run again.
+_PARTS = 4
 #: Smaller micro batches that are tried, about: each is half of the one before, or less.
 _BATCHES = 4
 
@@ -49,13 +52,18 @@ class Fitting:
     @property
     def settings(self) -> str:
         """As options of ``run_sim.py``."""
-        return " ".join(f"--set {key}={value}" for key, value in self.changes.items())
+        return " ".join(f"--set {key}={_word(value)}" for key, value in self.changes.items())
+
+
+def _word(value: Any) -> str:
+    return f"[{','.join(value)}]" if isinstance(value, tuple) else f"{value}"
 
 
 def variants_that_fit(job: Description, available_bytes: int) -> list[Fitting]:
     """Variants of ``job`` on as many GPUs whose peak is at most ``available_bytes``, the mildest first.
 
-    One for each set of keys that helps: recomputation, micro batch, sharding, tp, pp, ep, and some together.
+    One for each set of keys that helps: recomputation (of modules, of some layers, of all), micro batch,
+    sharding, tp, pp, ep, and some together.
     """
     found: list[Fitting] = []
     fitting: list[dict[str, Any]] = []
@@ -141,6 +149,7 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
     if parallel.dp > 1:
         sharding += [{"training.sharding": "zero1"}] if training.sharding == "ddp" else []
         sharding += [{"training.sharding": "fsdp2"}] if training.sharding not in FSDP else []
+    yield from _recomputed_in_part(job)
     for again in recompute:  # alone, before anything is moved
         if again:
             yield again
@@ -161,6 +170,32 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
     for degree_change in together:
         for again in recompute:
             yield {**again, **degree_change}
+
+
+def _recomputed_in_part(job: Description) -> Iterator[dict[str, Any]]:
+    """Single modules again, then several, then the first layers of each stage, as far as the build has it."""
+    training, name = job.training, job.software.name
+    if not isinstance(job.model, ModelSpec) or name not in preset_names():
+        return
+    supports = load_preset(name).values("supports")
+    full = training.recompute == "full"
+    if not full:
+        now = training.recompute_modules if training.recompute == "selective" else ()
+        modules = [
+            one
+            for one in recomputable(job.model)
+            if one in supports.get("recompute_modules", ()) and one not in ("core_attn", *now)
+        ]
+        several = [tuple(modules[:count]) for count in range(2, len(modules) + 1)]
+        for more in (*((one,) for one in modules), *several):
+            yield {"training.recompute": "selective", "training.recompute_modules": (*now, *more)}
+    if "full" in supports.get("recompute_layers", ()):
+        most = -(-job.model.layers // (job.parallel.pp * job.parallel.virtual_stages))
+        least = training.recompute_layers if full else 0
+        how = {} if full else {"training.recompute": "full"}
+        for layers in sorted({most * part // _PARTS for part in range(1, _PARTS + full)}):
+            if 0 <= least < layers:
+                yield {**how, "training.recompute_layers": layers}
 
 
 def _degrees(job: Description) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

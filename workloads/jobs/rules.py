@@ -149,6 +149,26 @@ def _optimizer_bytes(draft: Draft) -> int:
     return moments if spec.optimizer == "none" or wide else moments + 4
 
 
+#: What is said of recomputation, and of which kind it is.
+_OF_RECOMPUTE: Final = (
+    ("recompute_modules", "selective"), ("recompute_keeps", "full"), ("recompute_layers", "full"),
+)  # fmt: skip
+
+
+def recomputation(draft: Draft) -> None:
+    """Who says what runs again has said how; who said otherwise is told that it counts for nothing."""
+    for name, how in _OF_RECOMPUTE:
+        value = draft.said["training"].get(name)
+        if not value or value == -1 or draft.training.recompute == how:
+            continue
+        if draft.is_said("training.recompute"):
+            draft.warnings.append(
+                f"training.{name} is of recompute={how}; with {draft.training.recompute} it is unused"
+            )
+        else:
+            draft.assume("training.recompute", how, f"training.{name} says what runs again")
+
+
 def fsdp_in_pipelines(draft: Draft) -> None:
     """FSDP2 keeps what it gathered where a pipeline would gather it again for each microbatch."""
     in_pipeline = draft.parallel.pp > 1 and draft.training.sharding == "fsdp2"
@@ -304,6 +324,7 @@ RULES: Final[tuple[Rule, ...]] = (
     experts,
     layers_on_stages,
     optimizer_states,
+    recomputation,
     fsdp_in_pipelines,
     batches,
     groups_of_microbatches,

@@ -59,7 +59,7 @@ def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> st
         return f"{key} is missing"
     found = detail.get("input")
     if detail["type"] in ("literal_error", "unknown_name"):
-        known = detail.get("ctx", {}).get("names") or get_args(_annotation(holder, at[-1]))
+        known = detail.get("ctx", {}).get("names") or _choices(holder, at)
         choices = [str(choice) for choice in known]
         if str(found).lower() in choices:
             return f"{key} cannot be {found!r}; did you mean {str(found).lower()!r}?"
@@ -78,6 +78,8 @@ def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> st
         return f"{key} = {found!r}: must be a whole number{_number_in(found)}"
     if detail["type"] == "bool_parsing":
         return f"{key} = {found!r}: must be true or false"
+    if detail["type"] == "tuple_type":
+        return f"{key} = {found!r}: must be a list; nearest: [{found}]"
     reason = detail["msg"]
     return f"{key} = {found!r}: {reason[0].lower()}{reason[1:]}"
 
@@ -97,6 +99,13 @@ def _holder(kind: type[BaseModel], path: list[str]) -> type[BaseModel]:
 def _annotation(kind: type[BaseModel], name: str) -> Any:
     field = kind.model_fields.get(name)
     return field.annotation if field is not None else None
+
+
+def _choices(holder: type[BaseModel], at: list[str]) -> tuple[Any, ...]:
+    """The words that the key at the end of ``at`` may be; of a list's element, those of the list."""
+    if at[-1].isdecimal() and len(at) > 1:
+        return get_args(next(iter(get_args(_annotation(holder, at[-2]))), None))
+    return get_args(_annotation(holder, at[-1]))
 
 
 def _number_in(found: Any) -> str:

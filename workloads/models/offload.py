@@ -25,7 +25,9 @@ from workloads.models.pieces import (
 )
 
 #: Parts of a layer, as Megatron-Core's ``offload_modules`` calls them; "layer": all that it keeps.
-OffloadModule = Literal["layer", "attn_norm", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+OffloadModule = Literal[
+    "layer", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
+]
 
 #: Those that layers with experts alone have.
 OF_EXPERTS: Final[tuple[OffloadModule, ...]] = ("expert_fc1", "moe_act")
@@ -33,6 +35,7 @@ OF_EXPERTS: Final[tuple[OffloadModule, ...]] = ("expert_fc1", "moe_act")
 _PATTERNS: Final[dict[OffloadModule, str]] = {
     "layer": r"",
     "attn_norm": r"\.input_layernorm$",
+    "qkv_linear": r"\.linear_(qkv|q|k|v|kv)$",
     "core_attn": r"\.core_attention$",
     "attn_proj": r"\.linear_proj$",
     "mlp_norm": r"\.pre_mlp_layernorm$",

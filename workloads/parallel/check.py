@@ -9,6 +9,7 @@ from workloads.models.listed import KINDS, BlockModel
 from workloads.models.model import AnyModel
 from workloads.models.offload import OF_EXPERTS
 from workloads.models.pieces import LayerClass, ModelPieces
+from workloads.models.recompute import RecomputeModule
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, all_axes
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -98,16 +99,22 @@ def _check_recomputed(model: AnyModel, training: TrainingSpec) -> None:
                 " that may run again alone; nearest: training.recompute=full"
             )
         return
+    there = recomputable(model)
+    lacking = [name for name in training.recompute_modules if name not in there]
+    if lacking:
+        close = nearest(lacking[0], there)
+        raise InputError(f"training.recompute_modules: {model.name!r} has no {lacking[0]}{close}")
+
+
+def recomputable(model: ModelSpec) -> tuple[RecomputeModule, ...]:
+    """Modules of ``model`` that may run again alone, those that take the least time first, about."""
     sparse = [model.has_experts(index) for index in range(model.layers)]
     shares = model.moe is not None and model.moe.shared_ffn > 0
-    there = {
-        "core_attn": True, "layernorm": True, "mla_up_proj": model.mla is not None, "mlp": not all(sparse),
-        "moe": any(sparse), "moe_act": any(sparse), "shared_experts": any(sparse) and shares,
+    there: dict[RecomputeModule, bool] = {
+        "layernorm": True, "moe_act": any(sparse), "mla_up_proj": model.mla is not None, "core_attn": True,
+        "shared_experts": any(sparse) and shares, "mlp": not all(sparse), "moe": any(sparse),
     }  # fmt: skip
-    lacking = [name for name in training.recompute_modules if not there[name]]
-    if lacking:
-        close = nearest(lacking[0], [name for name, has in there.items() if has])
-        raise InputError(f"training.recompute_modules: {model.name!r} has no {lacking[0]}{close}")
+    return tuple(name for name, has in there.items() if has)
 
 
 def _check_offloaded(model: AnyModel, training: TrainingSpec) -> None:

@@ -6,7 +6,9 @@ Note [Lifetimes of a stage]
     actions in their order, and the optimizer.  A forward begins with what is received, a backward with the
     gradient of what was sent; what a chunk hands on is released when it has been sent (DeepSpeed keeps it for
     backward).  Inside, pieces follow one another as :mod:`workloads.models.storages` has them, FSDP's units
-    around them (``unit_storages.py``).
+    around them (``unit_storages.py``).  What kernels of a CUDA graph make is in the graphs' own pool: they
+    are captured pass by pass in the schedule's order, all graphs of a process share it, and nothing of it is
+    given back (megatron/core/transformer/cuda_graphs.py).
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class _Events(NamedTuple):
     storage: IntArray
     num_bytes: IntArray
     holder: IntArray
+    owner: IntArray
     action: int
     layer: int
     microbatch: int
@@ -99,13 +102,14 @@ class _Writer:
             lasting.step(self._made_gradients(), first=False)
             self.events += zeroed
         none = np.zeros(0, dtype=np.int64)
-        events = self.events or [_Events(none, none, none, 0, 0, 0, 0)]
-        storages, sizes, held_by, *rest = zip(*events, strict=True)
-        storage, num_bytes, holder = (np.concatenate(parts) for parts in (storages, sizes, held_by))
+        events = self.events or [_Events(none, none, none, none, 0, 0, 0, 0)]
+        storages, sizes, held_by, owners, *rest = zip(*events, strict=True)
+        columns = (storages, sizes, held_by, owners)
+        storage, num_bytes, holder, owner = (np.concatenate(parts) for parts in columns)
         counts = [len(part) for part in storages]
         action_of, layer, microbatch, stream = np.array(rest, dtype=np.int64).repeat(counts, axis=1)
         return StageLifetimes(
-            MemoryEvents.of(storage, num_bytes, stream), action_of, layer, holder, microbatch,
+            MemoryEvents.of(storage, num_bytes, stream, owner), action_of, layer, holder, microbatch,
             tuple(self.holders), tuple(self.actions),
         )  # fmt: skip
 
@@ -201,9 +205,8 @@ class _Writer:
 
     def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
         action, microbatch = self.at
-        self.events.append(
-            _Events(ids[script.storage], script.num_bytes, script.holder, action, layer, microbatch, 0)
-        )
+        columns = ids[script.storage], script.num_bytes, script.holder, script.owner
+        self.events.append(_Events(*columns, action, layer, microbatch, 0))
 
     def _units(self, number: int, chunk: Chunk) -> UnitStorages:
         if number not in self.sharded:
@@ -226,7 +229,7 @@ class _Writer:
 
     def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int = 0) -> None:
         action, microbatch = self.at
-        of = np.array([storage], dtype=np.int64), self._one(num_bytes), self._one(holder)
+        of = np.array([storage], dtype=np.int64), self._one(num_bytes), self._one(holder), self._one(0)
         self.events.append(_Events(*of, action, layer, microbatch, stream))
 
     def _one(self, value: int) -> IntArray:
@@ -243,17 +246,21 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Script:
-    """Events of one pass of a piece: its storages' numbers, bytes (-1: released) and holders."""
+    """Events of one pass of a piece: its storages' numbers, bytes (-1: released), holders, and owners (1: the
+    pool of CUDA graphs).
+    """
 
     made: PieceStorages
     storage: IntArray
     num_bytes: IntArray
     holder: IntArray
+    owner: IntArray
 
     def without(self, kept: Sequence[int]) -> _Script:
         """The same but for releases of what is ``kept``."""
         there = (self.num_bytes >= 0) | ~np.isin(self.storage, kept)
-        return _Script(self.made, self.storage[there], self.num_bytes[there], self.holder[there])
+        columns = (self.storage, self.num_bytes, self.holder, self.owner)
+        return _Script(self.made, *(column[there] for column in columns))
 
     def gradients(self, ids: IntArray) -> dict[int, int]:
         """Bytes of the storages that are gradients of parameters."""
@@ -277,12 +284,16 @@ class _Script:
             ],
             dtype=np.int64,
         )
+        software = writer.job.software
+        graphed = [bool(software.cuda_graphs) and software.in_graph(one.module) for one in made.storages]
+        owners = np.array(graphed, dtype=np.int64)
         allocates = codes >= 0
         return cls(
             made,
             storage,
             np.where(allocates, sizes_of[storage], -1),
             np.where(allocates, holders[storage], -1),
+            np.where(allocates, owners[storage], 0),
         )
 
 

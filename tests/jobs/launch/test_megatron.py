@@ -55,6 +55,7 @@ def jobs(draw: st.DrawFn) -> Description:
     dp = draw(st.sampled_from([2, 4]))
     micro, chunks = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 3])) if pp > 1 else 1
     parallel: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "virtual_stages": chunks}
+    graphs = draw(st.sampled_from([False, "modules", True]))
     parallel["cp_style"] = draw(st.sampled_from(["ring", "all_gather"]))
     if pp == 2 and chunks == 1 and draw(st.booleans()):
         parallel["stage_layers"] = [11, 13]
@@ -83,7 +84,7 @@ def jobs(draw: st.DrawFn) -> Description:
         "model": model,
         "parallel": parallel,
         "training": training,
-        "software": draw(st.sampled_from(PRESETS)),
+        "software": {"preset": draw(st.sampled_from(PRESETS)), "cuda_graphs": graphs},
     }
     return complete(said, "drawn", num_gpus=tp * cp * pp * dp)
 
@@ -196,6 +197,25 @@ def test_defaults_are_megatrons() -> None:
     assert job.training.global_batch == 4  # a micro batch on each of 8 / 2 replicas
     swiglu = read_launch("megatron", f"{FLAGS} --swiglu").on(8).content["model"]
     assert swiglu["ffn"] == 2688  # 4 x 1024 x 2/3 = 2730.7, down to a multiple of 64
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs"),
+    [
+        ("", False),
+        ("--cuda-graph-impl none", False),
+        ("--enable-cuda-graph", True),
+        ("--cuda-graph-impl local --cuda-graph-warmup-steps 3", True),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", True),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "modules"),
+        ("--external-cuda-graph --cuda-graph-scope attn mlp", True),  # that is all of a dense layer
+        ("--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-modules attn mlp", "modules"),
+    ],
+)
+def test_which_kernels_are_captured(flags: str, graphs: bool | str) -> None:
+    launch = read_launch("megatron", f"{FLAGS} {flags}").on(8)
+    assert launch.not_understood == ()
+    assert launch.content["software"]["cuda_graphs"] == graphs
 
 
 def test_unknown_flags_are_told_with_the_nearest() -> None:

@@ -79,6 +79,8 @@ _WITHOUT_INFLUENCE: Final = (
     "--hierarchical-context-parallel-sizes", "--overlap-param-gather-with-optimizer-step",
     "--no-use-layer-wise-param-layout",
 )  # fmt: skip
+#: Flags that say which activations wait in the host's memory.
+_OFFLOADING: Final = ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers")
 #: GPUs of a node of the machines that rows ran on, where a row does not say how many there were.
 _NODE: Final = 8
 
@@ -271,8 +273,8 @@ def _refuse(row: RunRow, words: dict[str, tuple[str, ...]]) -> None:
     """What would be taken for something else; and words that repeat what columns say."""
     if any(name in words for name in ("--hybrid-layer-pattern", "--is-hybrid-model")):
         raise InputError("layers of Mamba are not modelled")
-    if row.says("cpu_offload"):
-        raise InputError("activations in host memory are not modelled")
+    if row.says("cpu_offload") and not words.keys() & set(_OFFLOADING):
+        raise InputError("activations wait in host memory, and no flag says which")
     if "--num-layers" not in words and "--encoder-num-layers" not in words:
         raise InputError("the number of layers is not given")
     begins = re.match(r"0:([0-9]{1,9})\b", " ".join(words.get("--step-batch-size-schedule", ())))
