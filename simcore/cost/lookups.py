@@ -10,6 +10,9 @@ A gradient is the sum over all lookups of a row: keys are sorted (``key_sort``),
 up is read with its optimizer's state, changed and written once, while the gradients of its lookups are read
 in turn.  ``.atomic`` adds each lookup's gradient into the row where it lies instead: popular rows are met in
 L2, which adds at the rate of its slices.
+``.fbgemm``: FBGEMM's kernels.  A warp takes clocks for every row that it adds and every bag that it writes,
+wherever rows come from: a table that L2 holds is read no faster.  An update has a block or a warp for each
+row, behind kernels that make places of keys and find runs of equal ones; others share lookups out evenly.
 Rows in the host's memory (``.uvm=SHARE`` in the name: the share of rows, the popular ones, that HBM caches)
 are fetched before they are looked up, each once, at the rate of copies from the host, and go back when the
 update has changed them: a cache that is full puts out as many rows as it takes in (FBGEMM, uvm_caching).
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from simcore.cost.kernel import Context, KernelShape, Work, formula, numel
@@ -33,16 +37,38 @@ _BURST: Final = 64
 #: Share of usable bandwidth that rows read at random reach: FBGEMM's table batched embeddings read 128
 #: columns in fp32 at 1.1 to 1.2 TB/s of 1.555 on A100 (arXiv 2101.05615; the stream itself reaches 0.9).
 _RANDOM_SHARE: Final = 0.82
+#: The same of kernels that share lookups out evenly, rows of 16 bits among them: one value for all 73 MLPerf
+#: runs of DLRM and DCN-v2 with NVLink (A100, H100, B200), of 0.55, 0.65, 0.75 and 0.82; DCN-v2 alone says
+#: 0.65, too, and DLRM alone 0.55.
+_EVEN_SHARE: Final = 0.65
 #: Share of L2 that rows may stay in while others stream through.
 _KEPT_SHARE: Final = 0.5
-#: Bits of a key that one pass of a radix sort takes, and bytes of a key and what goes with it (CUB onesweep:
-#: each pass reads and writes both; one more reading counts digits).
+#: Share of usable bandwidth at which gradients of lookups are read row by row, and clocks of an SM for a row
+#: of up to 128 columns that is added or handed out: FBGEMM's kernels on A100 40 GB, 15.8 million lookups in
+#: 122 tables, 7.2 and 2.54 ms (hardware_profiles/measured/fbgemm-a100-40).
+_GRADIENT_SHARE: Final = 0.55
+_ROW_CLOCKS: Final = 24.0
+_ROW_COLUMNS: Final = 128
+#: Bits of a key that one pass of a radix sort takes, and bytes of its place (CUB onesweep: each pass reads
+#: and writes both; one more reading counts digits).
 _RADIX_BITS: Final = 8
-_PAIR: Final = 8
+_PLACE: Final = 4
 _KEY: Final = 8
+#: Around FBGEMM's sort, bytes of each key: places made (read 8, write 12), runs of equal keys found (a fill,
+#: a reading, a scan, a search: 4 + 8 + 8 + 4), and kernels that it takes.  Share of usable bandwidth of all
+#: of it and of the sort, and seconds of its shortest pass (a look back from block to block): the same trace.
+_AROUND: Final = 44
+_FBGEMM_KERNELS: Final = 11
+_SORT_SHARE: Final = 0.69
+#: The same around HugeCTR's: a flag where a key differs from the one before, their sums, unique keys and
+#: where each goes (HugeCTR/embedding/operators/index_calculation.cu: 4 + 4, 4 + 4, 8 + 4, 4).
+_UNIQUE: Final = 32
+_UNIQUE_KERNELS: Final = 5
+_PASS_S: Final = 12e-6
 #: fp32 additions that L2 does per clock and SM's share of its slices: one sector per slice and two clocks
 #: (measured for atomicAdd on A100: 2.4 of 5.1 TB/s).
 _ATOMIC_SHARE: Final = 0.45
+_FBGEMM: Final = ".fbgemm"
 _ZIPF: Final = re.compile(r"\.zipf=(\d+(?:\.\d+)?)")
 
 
@@ -119,9 +145,14 @@ def lookup(kernel: KernelShape, context: Context) -> Work:
         return streaming_work(sum(tensor_bytes(kernel)), 1, p, context)
     cold, through = _read_of_rows(tables, zipf_of(kernel.name), kernel.element_bytes, context)
     _, written = tensor_bytes(kernel)
-    beside = written + _KEY * sum(one.lookups for one in tables)
+    count = sum(one.lookups for one in tables)
     sizes = [_sectors(one.dim * kernel.element_bytes) for one in tables]
-    return _random(cold, through, beside, _from_host_s(kernel.name, tables, sizes, context), context)
+    bags = written / kernel.element_bytes / (sum(one.dim * one.lookups for one in tables) / (count or 1) or 1)
+    wide = sum(one.lookups * -(-one.dim // _ROW_COLUMNS) for one in tables) / (count or 1)
+    clocks = _ROW_CLOCKS * wide * (count + bags) if _FBGEMM in kernel.name else 0.0
+    issued = clocks / (context.gpu.num_sms * context.gpu.boost_clock_hz)
+    host_s = _from_host_s(kernel.name, tables, sizes, context)
+    return _random(kernel.name, cold, through, written + _KEY * count, host_s, context, issued)
 
 
 @formula("lookup_bwd")
@@ -156,25 +187,41 @@ def update(kernel: KernelShape, context: Context) -> Work:
     # Gradients of pooled rows are read for every lookup: from HBM once, then from L2 where they fit.
     fits = gradients <= _KEPT_SHARE * context.gpu.l2_bytes
     read = gradients if fits else max(gradients, changed)
-    cold = rows + read
     through = rows + changed + again / _ATOMIC_SHARE
     keys = _KEY * float(sum(one.lookups for one in tables))
-    return _random(cold, through, keys, _from_host_s(kernel.name, tables, sizes, context), context)
+    host_s = _from_host_s(kernel.name, tables, sizes, context)
+    work = _random(kernel.name, rows, through, keys, host_s, context)
+    share = 1.0 if fits else _GRADIENT_SHARE if _FBGEMM in kernel.name else _EVEN_SHARE
+    sums_s = read / (context.hbm_bytes_per_s * share)
+    return replace(work, sm_s=work.sm_s + sums_s, hbm_bytes=work.hbm_bytes + read)
 
 
 @formula("key_sort")
 def sort(kernel: KernelShape, context: Context) -> Work:
-    """A radix sort of keys with their places: passes over both, each digit counted before."""
+    """Keys with their places, sorted in passes of a radix sort, each digit counted before; FBGEMM's runs."""
     keys = kernel.in_shapes[0][0] if kernel.in_shapes and kernel.in_shapes[0] else 0
     rows = kernel.in_shapes[1][0] if len(kernel.in_shapes) > 1 and kernel.in_shapes[1] else keys
     passes = max(1, -(-max(1, (rows - 1).bit_length()) // _RADIX_BITS))
-    moved = keys * (2 * _PAIR * passes + _PAIR)
-    return streaming_work(float(moved), 2 + passes, traffic_class("transpose", context), context)
+    size = kernel.element_bytes
+    around, beside = (_AROUND, _FBGEMM_KERNELS) if _FBGEMM in kernel.name else (_UNIQUE, _UNIQUE_KERNELS)
+    moved = float(keys * (2 * (size + _PLACE) * passes + size + around))
+    launches = 2 + beside + passes  # counts digits, adds counts up
+    prologue_s = ((2 + beside) * context.parameters.memory.prologue_s + passes * _PASS_S) / launches
+    return Work(moved / (context.hbm_bytes_per_s * _SORT_SHARE), moved, prologue_s, launches=launches)
 
 
-def _random(cold: float, through: float, streamed: float, host_s: float, context: Context) -> Work:
-    """Rows at random, and what streams beside them; ``host_s``: before, what the host's memory holds."""
+def _random(
+    name: str, cold: float, through: float, streamed: float, host_s: float, context: Context,
+    issued_s: float = 0.0,
+) -> Work:  # fmt: skip
+    """Rows at random, and what streams beside them.
+
+    ``host_s``: before, what the host's memory holds; ``issued_s``: instructions of all warps.
+    """
     gpu, memory = context.gpu, context.parameters.memory
+    share = _RANDOM_SHARE if _FBGEMM in name else _EVEN_SHARE
     usable = context.hbm_bytes_per_s
-    sm_s = max(cold / (usable * _RANDOM_SHARE) + streamed / usable, (through + streamed) / gpu.l2_bytes_per_s)
+    sm_s = max(
+        cold / (usable * share) + streamed / usable, (through + streamed) / gpu.l2_bytes_per_s, issued_s
+    )
     return Work(sm_s + host_s, cold + streamed, 2 * memory.prologue_s)

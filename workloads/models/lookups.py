@@ -53,17 +53,18 @@ def sorted_out(at: Passage, spec: TablesSpec, view: TablesView) -> list[KernelLa
     keys = Tensor((round(sum(one.pooling * one.count for one in spec.tables) * ways * at.batch),), "int32")
     rows = sum(one.rows * one.count for one in spec.tables)
     places = compute(
-        _named(spec, "table_lookup"), [Tensor((rows, 2), "int32"), keys], [keys], op_class="lookup_fwd",
+        _named(at, spec, "table_lookup"), [Tensor((rows, 2), "int32"), keys], [keys], op_class="lookup_fwd",
         module=at.module,
     )  # fmt: skip
     select = compute("key_select", [keys, keys], [keys], op_class="elementwise", module=at.module)
     return [replace(places, dtype="float32"), *[select] * 12]
 
 
-def _named(spec: TablesSpec, kernel: str) -> str:
+def _named(at: Passage, spec: TablesSpec, kernel: str) -> str:
     """A kernel's name with what its cost depends on beside shapes."""
     far = f".uvm={spec.cached:g}" if spec.memory == "uvm" else ""
-    return f"{kernel}{f'.zipf={spec.popularity:g}' if spec.popularity else ''}{far}"
+    whose = ".fbgemm" if at.shard.software.table_kernels == "fbgemm" else ""
+    return f"{kernel}{whose}{f'.zipf={spec.popularity:g}' if spec.popularity else ''}{far}"
 
 
 def lookups(
@@ -112,7 +113,7 @@ def _lookup(at: Passage, spec: TablesSpec, held: Sequence[HeldTable], dtype: str
     keys = keys_of_batch(held, at.batch)
     out = Tensor((max(1, round(sum(one.handed_out for one in held) * at.batch)),), wire)
     kernel = compute(
-        _named(spec, "table_lookup"), [*weights_of(held, dtype), *keys], [out], op_class="lookup_fwd",
+        _named(at, spec, "table_lookup"), [*weights_of(held, dtype), *keys], [out], op_class="lookup_fwd",
         module=at.module,
     )  # fmt: skip
     rows = sum(round(one.dim * one.count * one.lookups * one.ways * at.batch) for one in held)
@@ -133,14 +134,15 @@ def update(
     if how == "atomic" and optimizer != "sgd":
         how = "fused"
     launches: list[KernelLaunch] = []
-    if how != "atomic":
+    if how != "atomic" and not any(one.alone for one in view.held):  # places of those are known (sorted_out)
         count = sum(key.numel for key in keys)
-        rows = sum(one.count * one.rows for one in view.held)
+        rows, key = sum(one.count * one.rows for one in view.held), at.shard.software.key_dtype
+        fbgemm = at.shard.software.table_kernels == "fbgemm"
         launches.append(
             compute(
-                "key_sort",
-                [Tensor((count,), "int64"), Tensor((rows, 1), dtype)],
-                [Tensor((count,), "int64")],
+                f"key_sort{'.fbgemm' if fbgemm else ''}",
+                [Tensor((count,), key), Tensor((rows, 1), dtype)],
+                [Tensor((count,), key)],
                 op_class="key_sort",
                 module=at.module,
             )
@@ -154,7 +156,7 @@ def update(
     name = f"table_update.{'atomic' if how == 'atomic' else optimizer}{'.g16' if wire != 'float32' else ''}"
     launches.append(
         compute(
-            _named(spec, name),
+            _named(at, spec, name),
             [*weights, *keys, gradient],
             [*weights, *states],
             op_class="lookup_bwd",

@@ -20,7 +20,7 @@ from workloads.models.pieces import ModelPiece
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.replicated import Backward
+from workloads.parallel.replicated import Backward, all_reduce_of
 from workloads.parallel.stages import Chunk
 from workloads.parallel.strategy import WORDS, Levels
 
@@ -223,8 +223,9 @@ class _Reductions:
         beside = self.job.training.overlap_grad_reduce
         self.closed += 1
         self.writer.collective(
-            "all_reduce", group, numel * self._size, stream=SUMS if beside else COMPUTE, phase="grad_sync",
-            waits=[self.writer.last] if beside and self.writer.last is not None else [], dtype=self._dtype,
+            all_reduce_of(self.job), group, numel * self._size, stream=SUMS if beside else COMPUTE,
+            phase="grad_sync", dtype=self._dtype,
+            waits=[self.writer.last] if beside and self.writer.last is not None else [],
         )  # fmt: skip
 
     @property

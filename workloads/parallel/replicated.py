@@ -226,13 +226,19 @@ def reduced_in_backward(job: Job, chunk: Chunk, *, last: bool) -> bool:
     return every or (last and training.overlap_grad_reduce)
 
 
+def all_reduce_of(job: Job) -> str:
+    """The collective that adds whole gradients up: NCCL's, or a kernel of the framework's own."""
+    sms = job.software.one_shot_sms
+    return f"all_reduce:oneshot,sms={sms}" if sms else "all_reduce"
+
+
 def reduce_gradients(
     writer: OpWriter, job: Job, buckets: Sequence[GradBucket], *, stream: str
 ) -> list[OpHandle]:
     """For each bucket a kernel that divides by the number of replicas, and a collective behind it."""
     handles = []
     sums = job.training.sharding == "ddp" or job.by_deepspeed
-    what = "all_reduce" if sums else "reduce_scatter"
+    what = all_reduce_of(job) if sums else "reduce_scatter"
     size = element_bytes(job.training.grad_reduce_dtype)
     for bucket in buckets:
         if job.software.gradient_scaling:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
 
 from simcore.collectives.kinds.collective import Collective, register
+from simcore.collectives.kinds.own_kernel import Flow, OwnKernel
 from simcore.collectives.kinds.schedule import Schedule, Transfer, channel_chunks, owners_and_peers, ring
 from simcore.collectives.tree import Tree, double_binary_tree
+from simcore.errors import InputError
 
 
 def _ring(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
@@ -52,6 +58,47 @@ def _switch(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) 
             yield Transfer(1, channel, owner, peer, owner, offset, size, False)
 
 
+_ONE_SHOT: Final = re.compile(r"all_reduce:oneshot,sms=([1-9]\d{0,8})")
+
+
+@dataclass(frozen=True)
+class OneShot(OwnKernel):
+    """One kernel of ``sms`` blocks: each GPU reads its slice of all others of its node and adds.
+
+    Between nodes a slice goes up to the switches and its sum comes down, which add on the way (SHARP): once
+    each way over the slice's NIC.  Then all read all sums.  HugeCTR's AllReduceAlgo.OneShot
+    (NVIDIA-Merlin/HugeCTR HugeCTR/src/collectives/ib_comm_ar.cu, ib_proxy.cpp).  As the name of a collective:
+    ``all_reduce:oneshot,sms=16``.
+    """
+
+    sms: int
+    #: What a block of 1,024 threads reads over NVLink, as one of NCCL's channels on A100.
+    sm_bytes_per_s: float = 20e9
+
+    def flows(self, nodes: Sequence[int]) -> Iterator[Flow]:
+        """Slices to their owners and back; a sum in the switches as a message to the next node's owner."""
+        of_node = [[member for member, node in enumerate(nodes) if node == one] for one in sorted(set(nodes))]
+        for number, members in enumerate(of_node):
+            share = 1.0 / len(members)
+            following = of_node[(number + 1) % len(of_node)]
+            for place, src in enumerate(members):
+                for dst in members:
+                    if src != dst:
+                        yield src, dst, 2.0 * share
+                if following is not members:
+                    yield src, following[place % len(following)], share
+
+
+@lru_cache(maxsize=64)
+def _variant(name: str) -> Collective:
+    found = _ONE_SHOT.fullmatch(name)
+    if found is None:
+        raise InputError(
+            f"collective {name[:80]!r}: a kernel of its own is called all_reduce:oneshot,sms=COUNT"
+        )
+    return replace(ALL_REDUCE, name=name, kernel=OneShot(int(found[1])))
+
+
 ALL_REDUCE = register(
     Collective(
         "all_reduce",
@@ -59,5 +106,6 @@ ALL_REDUCE = register(
         {"ring": _ring, "tree": _tree, "nvls": _switch, "nvls_tree": _tree},
         reduces=True,
         passes=2,
+        variant=_variant,
     )
 )
