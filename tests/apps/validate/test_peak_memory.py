@@ -49,6 +49,14 @@ def test_published_memory_is_near(tmp_path: Path) -> None:
     assert found.rows[1].parts_bytes["parameters"] == pytest.approx(2 * numel, rel=0.01)
 
 
+def test_notes_say_whose_peak_it_is(tmp_path: Path) -> None:
+    first = BLOOM.replace(",123.69,,123,", ",123.69,peak allocated of rank 0,123,")
+    said, whole = memory_errors(table(tmp_path, first, BLOOM)).rows
+    assert said.what == "allocated"
+    # Neither what the allocator keeps besides, nor context and communicators.
+    assert said.predicted_bytes < whole.predicted_bytes - GIB
+
+
 def test_what_ran_is_said_to_fit_and_rows_without_memory_are_asked_too(tmp_path: Path) -> None:
     found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM.replace(",49.0,", ",,")))
     assert [row.fits for row in found.rows] == [True, True]

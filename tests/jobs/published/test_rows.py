@@ -69,6 +69,18 @@ def test_experts_as_tables_write_them() -> None:
     assert (moe.capacity_factor, case.parallel.etp) == (1.5, 1)
 
 
+def test_widths_by_name_and_dense_layers_of_a_cut_model() -> None:
+    (case,) = describe(
+        _row(model="deepseek-v3 (cut to 4 layers, 1 dense)", ffn="18432 dense / 2048 expert + 1024 shared",
+             moe_experts="256", moe_topk="8", hidden="7168", heads="128", kv_heads="128", tp="1", pp="1",
+             ep="8", overlap_notes="cross-entropy fusion on; alltoall dispatcher")
+    ).cases  # fmt: skip
+    moe = case.model.moe
+    assert moe is not None
+    assert (case.model.ffn, moe.ffn, moe.shared_ffn, moe.first_layer) == (18432, 2048, 1024, 1)
+    assert case.software.cross_entropy == "fused"
+
+
 def test_public_models_fill_empty_columns() -> None:
     empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
     (case,) = describe(_row(**empty, model="Qwen3 MoE 30B", pp="1", tp="1", ep="8")).cases

@@ -228,6 +228,8 @@ def _content(
     recipe = fp8_recipe_of(row)
     if recipe:
         software["fp8_recipe"] = recipe
+    if re.search(r"cross-entropy fusion on\b", row.text("overlap_notes")):
+        software["cross_entropy"] = "fused"  # Transformer Engine's: measured peaks leave no room for another
     if fp8_attention_of(row):
         software["fp8_attention"] = True
     if "split" in assumed:

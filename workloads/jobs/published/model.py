@@ -146,7 +146,10 @@ def _widths(row: RunRow) -> list[int]:
 
 
 def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
-    """Experts: "8", "256+1shared", "64+shared 20480 (8x2560)"; width of one from ``ffn``."""
+    """Experts: "8", "256+1shared", "64+shared 20480 (8x2560)"; width of one from ``ffn``, where it stands
+    last or by name ("12288 dense / 1536 expert + 3072 shared"); dense layers of a model that is cut by its
+    name ("cut to 4 layers, 1 dense").
+    """
     known = dict(public.get("moe", {}))
     said = re.match(r"\s*(\d+)", row.text("moe_experts"))
     if said and not int(said[1]):
@@ -158,10 +161,15 @@ def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
     if row.says("moe_topk"):
         known["top_k"] = row.count("moe_topk")
     if widths := _widths(row):
-        known["ffn"] = widths[-1]
+        named = re.search(r"(\d{1,9}) expert", row.text("ffn"))
+        known["ffn"] = int(named[1]) if named else widths[-1]
+    if dense := re.search(r"cut to \d+ layers, (\d{1,4}) dense", row.text("model")):
+        known["first_layer"] = int(dense[1])
     if "top_k" not in known or "ffn" not in known:
         raise InputError(f"{row.id}: experts without moe_topk or ffn")
-    shared = re.search(r"shared\s*(\d+)", row.text("moe_experts"))
+    shared = re.search(r"shared\s*(\d+)", row.text("moe_experts")) or re.search(
+        r"(\d{1,9}) shared", row.text("ffn")
+    )
     count = re.search(r"\+\s*(\d+)\s*shared", row.text("moe_experts"))
     if shared:
         known["shared_ffn"] = int(shared[1])

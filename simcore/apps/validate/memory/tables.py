@@ -31,6 +31,8 @@ _Known = dict[Hashable, list[PlayedStage]]
 
 #: A column that only tables of ranks' peaks have.
 _PEAKS: Final = "max_allocated_bytes"
+#: What notes of a published run say whose memory is the first rank's, as its allocator counts it.
+_OF_FIRST_RANK: Final = "peak allocated of rank 0"
 
 
 def memory_errors(path: str) -> MemoryTable:
@@ -103,7 +105,8 @@ def _run(row: RunRow, known: _Known) -> MemoryRow:
     """A published run: what it took where the table says so, and whether it is said to fit.
 
     Tables of torchtitan give what the caching allocator held; others what the whole GPU did, context and
-    communicators included (inferred: chronicles quote the driver's figure).
+    communicators included (inferred: chronicles quote the driver's figure), unless the row says that it is
+    the peak allocated of rank 0.
     """
     found = MemoryRow(row.id, row.family, row.text("quality").upper())
     try:
@@ -122,6 +125,14 @@ def _run(row: RunRow, known: _Known) -> MemoryRow:
     measured = found.measured_bytes
     if measured is None:
         return found
+    if _OF_FIRST_RANK in row.text("notes"):
+        firsts = [_first_stage(case) for case in band.cases]
+        sizes = [one.memory.peak_allocated for one in firsts]
+        nearest = min(range(len(sizes)), key=lambda k: abs(sizes[k] - measured))
+        return replace(
+            found, what="allocated", predicted_bytes=min(max(measured, min(sizes)), max(sizes)),
+            low_bytes=min(sizes), high_bytes=max(sizes), parts_bytes=firsts[nearest].by_category,
+        )  # fmt: skip
     fullest = [max(own, key=lambda one: one.memory.peak_reserved) for own in stages]
     held = [
         one.memory.peak_reserved + (_outside(case) if whole_gpu else 0)
@@ -147,6 +158,10 @@ def _stages_of(case: Case, known: _Known) -> list[PlayedStage]:
     if job not in known:
         known[job] = played(job)
     return known[job]
+
+
+def _first_stage(case: Case) -> PlayedStage:
+    return played_stages(Job.of(case), only=0)[0]
 
 
 def _available(case: Case) -> int:
