@@ -37,7 +37,9 @@ class Ground:
     @property
     def model(self) -> ModelSpec:
         """What is trained."""
-        return transformer_of(self.base.model, "a plan")
+        return transformer_of(
+            self.base.model, "a plan (scripts/codesign.py tries strategies of other models' classes)"
+        )
 
     def supports(self, key: str) -> list[str]:
         """What the framework has of a kind; what the job itself asks for where the preset does not say."""

@@ -257,34 +257,30 @@ def views(
             else:
                 for group in sorted({rank // local for rank in one.ranks}):
                     inner[group] += dim
+    common: list[Exchange] = []  # what all ranks say alike, behind what groups say
+    if alone and num_ranks > local > 1:  # by rank within groups, then between them (IB_NVLink_Hier)
+        common += [Exchange("all_to_all", group, alone) for group in groups[1:]]
+    elif alone:
+        common.append(Exchange("all_to_all", groups[0], alone))
+    if any(sent):
+        common.append(Exchange(uneven("from", sent), groups[0], float(sum(sent))))
+    between = Exchange(uneven("from", inner), groups[2], float(sum(inner))) if any(inner) else None
+    asked = (Exchange(uneven("to", _whole(keys)), groups[0], sum(keys)),) if any(keys) else ()
+    everywhere = merged(copied)
+    if num_ranks == 1:
+        return [TablesView(merged(held[0]), everywhere)]
     out = []
     for rank in range(num_ranks):
         rows_out: list[Exchange] = []
         if scattered:
             rows_out.append(Exchange("reduce_scatter", groups[0], float(num_ranks * scattered)))
-        if any(inner):
+        if between is not None:
             mine = inner[rank // local]
             if mine and local > 1:
                 rows_out.append(Exchange("reduce_scatter", groups[1], float(num_ranks * mine)))
             if len(inner) > 1:
-                name = uneven("from", inner)
-                rows_out.append(Exchange(name, groups[2], float(sum(inner))))
-        if alone and num_ranks > local > 1:  # by rank within groups, then between them (IB_NVLink_Hier)
-            rows_out += [Exchange("all_to_all", group, alone) for group in groups[1:]]
-        elif alone:
-            rows_out.append(Exchange("all_to_all", groups[0], alone))
-        if any(sent):
-            rows_out.append(Exchange(uneven("from", sent), groups[0], float(sum(sent))))
-        asked = [Exchange(uneven("to", _whole(keys)), groups[0], sum(keys))] if any(keys) else []
-        single = num_ranks == 1
-        out.append(
-            TablesView(
-                merged(held[rank]),
-                merged(copied),
-                () if single else tuple(asked),
-                () if single else tuple(rows_out),
-            )
-        )
+                rows_out.append(between)
+        out.append(TablesView(merged(held[rank]), everywhere, asked, (*rows_out, *common)))
     return out
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
 from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
@@ -99,6 +99,11 @@ class ParallelSpec(Extensible):
         return math.prod(self.degree(axis.name) for axis in AXES.values() if axis.splits_batch)
 
 
+def _words(said: object) -> object:
+    """Words of a text, as ``--set training.frozen=embedding,dense`` says them."""
+    return tuple(word.strip() for word in said.split(",")) if isinstance(said, str) else said
+
+
 class TrainingSpec(Frozen):
     """One step: batch, precision, memory savings, and what overlaps.
 
@@ -154,7 +159,7 @@ class TrainingSpec(Frozen):
     # what they need is held; when they are computed a step's time does not tell.
     deferred_head_gradients: int = Field(default=-1, ge=-1, le=1 << 16)
     trainable: str = "all"
-    frozen: tuple[LayerClass, ...] = ()
+    frozen: Annotated[tuple[LayerClass, ...], BeforeValidator(_words)] = ()
     lora_rank: WidthOrNone = 0
     lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"
 

@@ -145,7 +145,7 @@ def _meta(key: str, kind: str) -> list[Block]:
 _NAMES: Final = (
     "dlrm-mlperf-v1", "dlrm-dcnv2-mlperf", "dlrm-small", "dlrm-large", "dlrm-extra-large", "dcnv2-small",
     "dcnv2-large", "neumf", "wide-and-deep", "dlrm-a", "dlrm-a-transformer", "dlrm-a-moe", "dlrm-b",
-    "dlrm-b-transformer", "dlrm-b-moe", "dlrm-12t",
+    "dlrm-b-transformer", "dlrm-b-moe", "dlrm-12t", "dlrm-a-small", "dlrm-b-small",
 )  # fmt: skip
 
 register(Zoo("recommenders", _blocks, _NAMES))
