@@ -34,6 +34,9 @@ _COLUMNS = (
     "alone_ps",
 )
 
+#: Texts that 16 bits can tell apart.
+_FEW = 1 << 15
+
 #: Time on the path in which no kernel works: SMs or copy engines are taken; the host has not launched yet.
 QUEUED, LAUNCH = "queued on the GPU", "launch and host"
 
@@ -71,10 +74,11 @@ class _Rank:
         self.stage = int(rows.ints("stage")[0])
         self.start, self.end, self.ready = start[real], end[real], rows.ints("ready_ps")[real]
         self.alone = rows.ints("alone_ps")[real]
-        self.op_id = rows.ints("op_id")[real]
-        self.peer = rows.ints("peer")[real]
-        self.texts = {
-            column: (codes[real], names)
+        # Kept for every rank that the path visits: as narrow as they may be.
+        self.op_id = rows.ints("op_id")[real].astype(np.int32)
+        self.peer = rows.ints("peer")[real].astype(np.int32)
+        self.texts: dict[str, tuple[npt.NDArray[np.signedinteger], list[str]]] = {
+            column: (codes[real].astype(np.int16 if len(names) < _FEW else np.int32), names)
             for column in ("name", "stream", "kind", "phase", "group")
             for codes, names in (rows.strings(column),)
         }

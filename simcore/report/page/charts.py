@@ -53,11 +53,16 @@ def pipeline_chart(timeline: Timeline, analysis: StepAnalysis) -> dict[str, Any]
 
 def passes_shown(timeline: Timeline, analysis: StepAnalysis) -> list[RankPasses]:
     """Passes of one rank of each stage (of many stages some) and, where there is room, of other classes."""
-    tables = [timeline.rank_rows(rank, COLUMNS) for rank in _ranks_shown(analysis)]
     step_ps = timeline.info.step_ps
-    rows = [rank_passes(table, step_ps) for table in tables]
+
+    def read(*, together: bool) -> list[RankPasses]:
+        """Rank by rank: rows of all are many times what is shown of them."""
+        ranks = (timeline.rank_rows(rank, COLUMNS) for rank in _ranks_shown(analysis))
+        return [rank_passes(rows, step_ps, together=together) for rows in ranks]
+
+    rows = read(together=False)
     if sum(len(row.compute) for row in rows) > _MOST_SPANS // 2:
-        rows = [rank_passes(table, step_ps, together=True) for table in tables]
+        rows = read(together=True)
     while sum(len(row.compute) for row in rows) > _MOST_SPANS and len(rows) > 1:
         rows = [*rows[:-1:2], rows[-1]] if len(rows) > 2 else rows[:1]
     closer_ps = step_ps // 50_000
