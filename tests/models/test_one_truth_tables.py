@@ -21,7 +21,7 @@ import pytest
 
 from simcore.collectives.kinds.all_to_all import Uneven
 from simcore.graph import Graph
-from tests.models.listing import Line, in_order, of_graph, unmatched
+from tests.models.listing import Line, in_order, of_graph, read, unmatched
 from tests.tracing.against import run_really
 from workloads.jobs import complete
 from workloads.parallel.generate import generate
@@ -158,3 +158,27 @@ def test_lookups_of_the_trace_read_as_many_rows(pool: WorkerPool) -> None:
     )  # fmt: skip
     # A bag has an offset of 8 bytes besides: 128 bags of each table.
     assert theirs == [size + 8 * 128 for size in ours]
+
+
+def test_torchrecs_own_dlrm_does_what_is_described() -> None:
+    """Its trace, kept as a listing: ``tests/tracing/scripts/dlrm_torchrec.py``.
+
+    TorchRec sends lengths before keys, computes the bottom network before either, and its DDP has one bucket.
+    """
+    traced = read(Path(__file__).with_name("traced") / "torchrec.csv")
+    made = of_graph(described("table_wise"))
+    for kind in ("fwd", "bwd"):
+        (theirs,), (ours,) = traced.passes(kind), made.passes(kind)
+        products = [[x.flops for x in lines if x.flops] for lines in (theirs, ours)]
+        assert products[0] == products[1]
+        rows = [longest(x) for x in ours if x.collective.startswith("all_to_all")][-1]
+        assert [longest(x) for x in theirs if x.collective == "all_to_all"][-1] == rows
+        summed = [sum(x.num_bytes for x in lines if x.collective == "all_reduce") for lines in (theirs, ours)]
+        assert summed[0] == summed[1]
+    lookups = [
+        [x.name.rpartition("::")[2].partition(".")[0] for _, lines in one.actions for x in lines
+         if "table_" in x.name and "puts" not in x.name and "gradients" not in x.name]
+        for one in (traced, made)
+    ]  # fmt: skip
+    assert lookups[0] == ["table_lookup", "table_update"]
+    assert set(lookups[1]) == set(lookups[0])
