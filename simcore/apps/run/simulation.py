@@ -191,7 +191,7 @@ def run_scenario(
                 launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
-            with stages.stage("writing the timeline"), aside(curves, forked=page) as curved:
+            with aside(curves, forked=page) as curved, stages.stage("writing the timeline"):
                 info = write_tables(folder, graph, result, facts)
                 peaks = curved.result()
             answered = result.answered
