@@ -69,8 +69,8 @@ def test_every_third_party_import_is_declared_and_pinned():
     third_party = {
         DISTRIBUTION.get(name, name) for name in used - sys.stdlib_module_names - own - {"__future__"}
     }
-    # megatron-core is installed with --no-deps by the Makefile (see setup.cfg); so is torchrec, which asks for
-    # FBGEMM's build for GPUs (docs/recommendation.md).
+    # megatron-core is installed with --no-deps by the Makefile (see setup.cfg); so is torchrec, which asks
+    # for FBGEMM's build for GPUs (docs/recommendation.md).
     assert third_party - declared <= {"megatron-core", "torchrec", "fbgemm-gpu-cpu"}
     assert declared | third_party <= set(pinned)
 
