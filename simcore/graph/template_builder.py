@@ -85,9 +85,9 @@ class TemplateBuilder:
         self, kind: OpKind, *, waits: Iterable[Source] = (), data: Iterable[Source] = (), **columns: object
     ) -> OpHandle:
         """An op of any kind with its columns as they are."""
-        return self._add(kind, waits, data, columns)
+        return self.append(kind, waits, data, columns)
 
-    def _add(
+    def append(
         self, kind: OpKind, waits: Iterable[Source], data: Iterable[Source], columns: dict[str, object]
     ) -> OpHandle:
         """What all methods that append end in; ``columns`` become the op's row."""
@@ -116,7 +116,7 @@ class TemplateBuilder:
     ) -> OpHandle:
         """A compute kernel.  Give ``recorded_ps`` for a fixed duration, or class, shapes, flops and bytes."""
         columns["name"], columns["stream"] = name, stream
-        return self._add(OpKind.COMPUTE, waits, data, columns)
+        return self.append(OpKind.COMPUTE, waits, data, columns)
 
     def memcpy(
         self,
@@ -130,7 +130,7 @@ class TemplateBuilder:
     ) -> OpHandle:
         """A transfer of ``num_bytes`` on a copy engine."""
         whole = {"bytes_read": num_bytes, "bytes_written": num_bytes, "op_class": "copy", **columns}
-        return self._add(OpKind.MEMCPY, waits, data, {**whole, "name": name, "stream": stream})
+        return self.append(OpKind.MEMCPY, waits, data, {**whole, "name": name, "stream": stream})
 
     def collective(
         self,
@@ -178,7 +178,7 @@ class TemplateBuilder:
 
     def host(self, name: str, duration_ps: int, **columns: object) -> OpHandle:
         """Time that the host spends before it launches the next op, ps."""
-        return self._add(
+        return self.append(
             OpKind.HOST, (), (), {"name": name, "stream": "host", "recorded_ps": duration_ps, **columns}
         )
 
@@ -226,7 +226,7 @@ class TemplateBuilder:
     ) -> OpHandle:
         self._group_size(group)
         columns = {"group": group, "num_bytes": num_bytes, "stream": stream or group, **columns}
-        return self._add(kind, waits, data, columns)
+        return self.append(kind, waits, data, columns)
 
     def _p2p(
         self,

@@ -145,15 +145,14 @@ class TimedTemplate(TemplateBuilder):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def op(
+    def append(
         self,
         kind: OpKind,
-        *,
-        waits: Iterable[Source] = (),
-        data: Iterable[Source] = (),  # noqa: ARG002
-        **columns: Any,
+        waits: Iterable[Source],
+        data: Iterable[Source],  # noqa: ARG002
+        columns: dict[str, Any],
     ) -> OpHandle:
-        """Book an op."""
+        """Book an op instead of writing it down."""
         streams, host = self.streams, self.streams[HOST]
         if kind is OpKind.HOST:
             self.host_ps += columns["recorded_ps"]
