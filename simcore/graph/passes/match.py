@@ -20,8 +20,14 @@ _POINTWISE = frozenset({"elementwise", "dropout", "copy", "fill", "reduction"})
 #: Cost classes of reductions along a row, which a compiler of whole modules fuses with their neighbours; the
 #: kernel then is of that class.
 _ROWWISE = ("norm_fwd", "norm_bwd", "softmax_fwd", "softmax_bwd", "cross_entropy")
-#: Cost classes that a compiler of whole modules fuses.
-COMPILED_CLASSES = _POINTWISE.union(_ROWWISE)
+_COMPILED = _POINTWISE.union(_ROWWISE)
+
+
+def compilable(name: str, op_class: str) -> bool:
+    """Whether a compiler of whole modules fuses an op with its neighbours: one of torch's own operators, of a
+    class without products.  Custom operators (FSDP's copies, Triton kernels) stay kernels.
+    """
+    return op_class in _COMPILED and name.startswith(("aten::", "prims::"))
 
 
 @dataclass(frozen=True)
@@ -102,9 +108,14 @@ class Matcher:
             label.group(1) if compiled and label else value
             for label, value in zip(labels, ops.module.values, strict=True)
         ]
-        wanted = COMPILED_CLASSES if compiled else _POINTWISE
-        pointwise = [value in wanted for value in ops.op_class.values]
-        modules, classes = ops.module.codes.tolist(), ops.op_class.codes.tolist()
+        names, classes = ops.name.codes.tolist(), ops.op_class.codes.tolist()
+        fusible = {
+            (name, which): compilable(ops.name.values[name], ops.op_class.values[which])
+            if compiled
+            else ops.op_class.values[which] in _POINTWISE
+            for name, which in set(zip(names, classes, strict=True))
+        }
+        modules = ops.module.codes.tolist()
         for rows in self._runs:
             start = 0
             while start < len(rows):
@@ -116,7 +127,7 @@ class Matcher:
                     and regions[modules[rows[stop]]] == regions[modules[rows[start]]]
                     and self._phase[rows[stop]] == self._phase[rows[start]]
                     and self._letter_of[rows[stop]] != _BARRIER
-                    and pointwise[classes[rows[stop]]]
+                    and fusible[names[rows[stop]], classes[rows[stop]]]
                     # What is issued in between, on another stream, may need what was computed before it.
                     and (not compiled or stop == start or rows[stop] == rows[stop - 1] + 1)
                 ):

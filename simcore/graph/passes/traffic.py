@@ -98,7 +98,7 @@ def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int])
     for row in members:
         outputs = list(view.outputs(row))
         if view.alloc_bytes[row] > 0 and not view.name(row).endswith("_"):
-            kept = _without_freed(view, row, outputs, inside)
+            survivors[row] = kept = _without_freed(view, row, outputs, inside)
         elif outputs and row != last and _only_read_inside(view, row, inside):
             kept = []
         else:
@@ -107,8 +107,6 @@ def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int])
             kept = [tensor for tensor in outputs if tensor.numel not in already]
             survivors[row] = outputs
         found += kept
-        if kept:
-            survivors[row] = outputs
     return found or list(view.outputs(last))
 
 

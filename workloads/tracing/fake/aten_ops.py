@@ -239,9 +239,9 @@ def _made_of(func: Any, base: str) -> Callable[..., Any] | None:
 
     torch takes composite operators apart before a mode sees them, but not below autograd, where DTensor's own
     handlers run (its attention over a ring, for one), nor in inference mode.  A custom operator whose code is
-    Python is what that launches, unless its cost is said.
+    Python is what that launches, unless its cost is said or it is a step of torch's own collectives.
     """
-    custom = OPDEFS.get(base)
+    custom = None if base.startswith("_c10d_functional::") else OPDEFS.get(base)
     if custom is not None and registered_cost(base) is None:
         written: Callable[..., Any] = custom._backend_fns.get("cuda") or custom._init_fn
         return written

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simcore.graph.passes import COMPILED_CLASSES
+from simcore.graph.passes import compilable
 from workloads.tracing.record.min_cut import minimum_cut
 from workloads.tracing.record.recording import (
     BYTES_READ,
@@ -119,7 +119,8 @@ def _region(recording: Recording, index: int) -> str:
 
 
 def _fusible(recording: Recording, index: int) -> bool:
-    return bool(_region(recording, index)) and recording.ops[index].columns[OP_CLASS] in COMPILED_CLASSES
+    columns = recording.ops[index].columns
+    return bool(_region(recording, index)) and compilable(str(columns[NAME]), str(columns[OP_CLASS]))
 
 
 class _Regions:
