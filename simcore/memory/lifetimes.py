@@ -58,7 +58,7 @@ _WORKSPACE_WIDE, _WORKSPACE = 8 * 4096 << 10, (2 * 4096 + 8 * 16) << 10
 def product_workspace(generation: str, *, same_bits: bool = False) -> int:
     """Bytes that cuBLAS takes of the allocator for a thread's products and never gives back.
 
-    On Hopper, and for ``same_bits`` each time, eight of 4 MiB, else two, and eight of 16 KiB
+    Since Hopper, and for ``same_bits`` each time, eight of 4 MiB, else two, and eight of 16 KiB
     (ATen/cuda/CublasHandlePool.cpp).
     """
-    return _WORKSPACE_WIDE if same_bits or generation == "hopper" else _WORKSPACE
+    return _WORKSPACE_WIDE if same_bits or generation in ("hopper", "blackwell") else _WORKSPACE

@@ -100,3 +100,17 @@ def test_the_output_layer_is_in_fp8_where_it_is_said() -> None:
 
     assert dtypes() == {"bfloat16"}
     assert dtypes(fp8_head=True) == {"float8_e4m3fn"}
+
+
+def test_beside_products_in_fp8_weights_and_activations_are_what_is_said() -> None:
+    def head(beside: str) -> ModelPiece:
+        software = SoftwareSpec.model_validate({"fp8_beside": beside, "cross_entropy": "in_place"})
+        return model_pieces(LLAMA, Shard(1, SEQ, precision="fp8", software=software)).head
+
+    narrow, wide = layer("fp8"), layer("fp8", fp8_beside="fp32")
+    assert products(wide.forward) == products(narrow.forward) == {"float8_e4m3fn": 4}
+    assert wide.output_bytes == 2 * narrow.output_bytes
+    # Logits in fp32 are turned into the softmax where they are, those in 16 bits are copied first.
+    copies = [k for k in head("bf16").forward if k.name == "aten::_to_copy" and k.module == "loss"]
+    assert [k.out_shapes for k in copies] == [((SEQ, LLAMA.vocab),)]
+    assert not [k for k in head("fp32").forward if k.name == "aten::_to_copy" and k.module == "loss"]

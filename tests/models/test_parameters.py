@@ -8,6 +8,7 @@ from tests.models.known import COUNTS, GPT3, MIXTRAL_8X7B
 from workloads.models import ModelPiece, ModelSpec
 from workloads.models.build import model_pieces
 from workloads.models.local import Shard
+from workloads.models.public import named_model
 from workloads.models.software import SoftwareSpec
 
 PLAIN = SoftwareSpec(vocab_multiple=1)
@@ -61,3 +62,20 @@ def test_a_tied_weight_is_on_both_ends_of_a_pipeline_and_once_on_one_stage() -> 
     assert (
         sum(p.numel for p in apart.head.parameters) - sum(p.numel for p in together.head.parameters) == words
     )
+
+
+def test_layers_of_further_tokens_look_up_a_copy_of_the_embedding_on_the_last_stage() -> None:
+    # DeepSeek-V3's output layer has a weight of its own, so that the copy is the layer's alone.
+    without = named_model("deepseek-v3")
+    assert isinstance(without, ModelSpec) and not (without.mtp_layers or without.tied_embeddings)
+    model = without.model_copy(update={"mtp_layers": 1})
+    apart, together = (
+        model_pieces(model, Shard(1, 4096, software=PLAIN), one_stage=one_stage)
+        for one_stage in (False, True)
+    )
+    own = {p.name: p.numel for p in apart.head.parameters}
+    for parameter in together.head.parameters:
+        assert own.pop(parameter.name) == parameter.numel
+    assert list(own.values()) == [apart.embedding.parameters[0].numel]
+    plain = model_pieces(without, Shard(1, 4096, software=PLAIN)).head
+    assert not any("tied" in p.name for p in plain.parameters)

@@ -43,6 +43,24 @@ def test_mixed_precision_takes_18_bytes_a_parameter():
 
 
 @pytest.mark.parametrize(
+    ("beside", "gathered", "per_parameter"),
+    # Weights in fp32 are updated themselves; what is kept in fp8 has a copy in fp32, 4 bytes of the 12.
+    [("bf16", "bf16", 2 + 4 + 12), ("fp32", "fp32", 4 + 4 + 8)],
+)
+def test_weights_beside_fp8_have_an_fp32_copy_unless_they_are_in_fp32(beside, gathered, per_parameter):
+    said = {
+        "model": {"layers": 4, "hidden": 256, "heads": 8, "ffn": 512, "vocab": 1000},
+        "training": {"seq": 512, "global_batch": 8, "precision": "fp8", "param_gather_dtype": gathered},
+        "software": {"preset": "megatron-core", "fp8_beside": beside, "fp8_weight_cast": "every"},
+        "parallel": {"tp": 1, "pp": 1},
+    }
+    made = Job.of(complete(said, "", num_gpus=1, generation="hopper"))
+    (estimate,) = estimates(made)
+    static = estimate.parameters + estimate.gradients + estimate.optimizer_states
+    assert static == per_parameter * made.numel(made.pieces.all_pieces)
+
+
+@pytest.mark.parametrize(
     ("sharding", "per_parameter"),
     # dp = 4: zero1 splits the optimizer's 12 bytes, zero2 the gradient's 4 as well, FSDP all.
     [("ddp", 18), ("zero1", 2 + 4 + 3), ("zero2", 2 + 1 + 3), ("fsdp2", 1 + 3)],

@@ -15,6 +15,7 @@ from simcore.tables import names
 from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.strategies import inner_level, strategies_of_transformers, what_goes_with_shards
+from workloads.models.local import NARROW
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP, MOMENTS
 from workloads.parallel.stages import even_as_possible
@@ -145,7 +146,10 @@ def _optimizer_bytes(draft: Draft) -> int:
     moments = 4 * MOMENTS[spec.optimizer]
     if spec.sharding in FSDP:
         return moments + 4 if moments else 0
-    wide = spec.precision in ("fp32", "tf32") or draft.software.autocast
+    kept = draft.software.fp8_beside if spec.precision in NARROW else spec.precision
+    if spec.precision in NARROW and spec.param_gather_dtype == "fp8":
+        kept = "fp8"
+    wide = kept in ("fp32", "tf32") or draft.software.autocast
     return moments if spec.optimizer == "none" or wide else moments + 4
 
 

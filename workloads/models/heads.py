@@ -22,15 +22,15 @@ _MAXIMA_PER_LAYER = 12
 def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad: bool = True) -> ModelPiece:
     """From the last layer's output to the loss.
 
-    ``one_stage``: the embedding is on this rank, too, so that a tied weight is the same tensor.
+    ``one_stage``: the embedding is on this rank, too, so that a shared weight is the same tensor.
     """
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
     family = FAMILIES[model.family]
     norm(tape, shard, model, x, f"{family.last_stack}.final_layernorm", residual=model.mtp_layers > 0)
     family.end(tape, shard, model, x)
-    if family.has_tokens and model.tied_embeddings and not one_stage:
-        # The tied weight lives on this stage, too; its gradients are added to the embedding's.
+    if family.has_tokens and model.ties_ends and not one_stage:
+        # The embedding's weight lives on this stage, too; its gradients are added to the first one's.
         tape.op().parameter(f"{WORDS}.weight (tied)", padded_vocab(model, shard) // shard.tp, model.hidden)
     share_maxima(tape, shard, _MAXIMA_PER_LAYER * model.layers)
     return tape.piece("head", x, input_bytes=x.num_bytes, input_grad=input_grad)

@@ -76,7 +76,7 @@ class Shard:
     @property
     def dtype(self) -> str:
         """Dtype of activations."""
-        return DTYPES[self.precision]
+        return DTYPES[self.software.fp8_beside if self.narrow else self.precision]
 
     @property
     def casts(self) -> bool:

@@ -70,6 +70,7 @@ class SoftwareSpec(Frozen):
     microbatch, at the "first" one, or "never" (kept in fp8).
     ``fp8_transposes``: one pass writes a tensor and its transpose in fp8, or the transposes that gradients
     read are made by passes of their own when they are wanted (from what was kept in fp8), of weights too.
+    ``fp8_beside``: what activations and weights are in where products are in 8 or 4 bits.
     ``fp8_attention``: where products are in fp8, those of fused attention are, too, of queries, keys, values
     and gradients that are cast before (Transformer Engine's fp8_dot_product_attention).  ``fp8_head``: so are
     those of the output layer (Megatron-Core's fp8_output_proj).
@@ -158,6 +159,7 @@ class SoftwareSpec(Frozen):
     recompute_frees_outputs: bool = False
     fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
     fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
+    fp8_beside: Literal["bf16", "fp16", "fp32"] = "bf16"
     fp8_attention: bool = False
     fp8_head: bool = False
     fp8_kept_activations: bool | Literal["gate"] = False

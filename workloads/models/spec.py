@@ -126,8 +126,10 @@ class ModelSpec(AnyModel):
 
     @property
     def ties_ends(self) -> bool:
-        """Whether embedding and output layer share a weight."""
-        return self.tied_embeddings
+        """Whether the last stage has a copy of the embedding: for its output layer, or for layers that
+        predict further tokens, which look those up (Megatron's ``mtp_process``).
+        """
+        return self.tied_embeddings or self.mtp_layers > 0
 
     @property
     def causal(self) -> bool:

@@ -108,8 +108,7 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
     flat = parameters * trainable // numel if _is_flat(job) and numel else 0
     states = training.optimizer_bytes_per_parameter
-    narrow = training.precision in ("bf16", "fp16", *NARROW) and not job.shard.casts
-    has_master = job.is_fsdp or narrow
+    has_master = job.is_fsdp or _has_copies(job)
     masters = min(states, WIDE) if has_master else 0
     weights, moments = table_bytes(job)
     parameters += weights
@@ -131,7 +130,7 @@ def _by_class(job: Job, pieces: Sequence[ModelPiece]) -> StaticMemory:
     """Where classes have strategies: shards in fp32 are their own masters, what is whole has a copy."""
     training, trained = job.training, by_class.owned_numel(job, pieces)
     states, (weights, moments) = training.optimizer_bytes_per_parameter, table_bytes(job)
-    narrow = training.precision in ("bf16", "fp16", *NARROW) and not job.shard.casts
+    narrow = _has_copies(job)
     masters = min(states, WIDE) if narrow else 0
     shards, whole = (
         by_class.static_numel(job, pieces, in_shards=there, trainable=False) for there in (True, False)
@@ -202,7 +201,15 @@ def table_bytes(job: Job) -> tuple[int, int]:
 def narrow_bytes(job: Job) -> int:
     """Of an element of what is multiplied, before any cast to 8 bits."""
     precision = job.training.precision
-    return element_bytes("bf16" if precision in NARROW else precision)
+    return element_bytes(job.software.fp8_beside if precision in NARROW else precision)
+
+
+def _has_copies(job: Job) -> bool:
+    """Whether the optimizer updates copies in fp32 of weights that are narrower."""
+    training = job.training
+    gathered = "fp8" if training.param_gather_dtype == "fp8" else job.software.fp8_beside
+    kept = gathered if training.precision in NARROW else training.precision
+    return kept not in ("fp32", "tf32", "int8") and not job.shard.casts
 
 
 def _buckets(job: Job, trainable: int) -> int:

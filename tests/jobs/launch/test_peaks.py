@@ -51,12 +51,12 @@ def test_columns_and_flags_are_the_job_and_the_last_stage_reports(tmp_path):
 
 
 def test_workspaces_follow_from_the_gpu(tmp_path):
-    # Without equal bits cuBLAS keeps 2 x 4 MiB and 8 x 16 KiB a thread, on Hopper 8 x 4 MiB; Transformer
+    # Without equal bits cuBLAS keeps 2 x 4 MiB and 8 x 16 KiB a thread, since Hopper 8 x 4 MiB; Transformer
     # Engine since Hopper 32 MiB and a KiB.
     usual, wide = 2 * ((8 << 20) + (128 << 10)), 2 * (32 << 20)
     for gpu, num_bytes in (
         ("A100-SXM-80GB", usual + (4 << 20)), ("H100-SXM-80GB", wide + (32 << 20) + 1024),
-        ("B200-SXM-180GB", usual + (32 << 20) + 1024),
+        ("B200-SXM-180GB", wide + (32 << 20) + 1024),
     ):  # fmt: skip
         assert described(tmp_path, gpu=gpu).job.software.workspace_bytes == num_bytes
     local = described(tmp_path, transformer_impl="local")

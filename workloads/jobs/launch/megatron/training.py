@@ -21,19 +21,18 @@ def _read_precision(said: Said) -> Settings:
         raise said.wrong("--fp16", "contradicts --bf16")
     base = "bf16" if said.has("--bf16") else "fp16" if said.has("--fp16") else "fp32"
     narrow = said.meant("--fp8-format", {"hybrid": True, "e4m3": True}, default=False)
-    if narrow and base != "bf16":
-        said.notes.append(f"--fp8-format beside {base}: taken as beside bf16")
     found: dict[str, Any] = {"training.precision": "fp8" if narrow else base}
     if said.meant("--fp4-format", {"e2m1": True}, default=False):
         found["training.precision"] = "nvfp4"
         said.meant("--fp4-recipe", {"nvfp4": True}, default=True)
-    wide = "bf16" if narrow else base
-    found["training.param_gather_dtype"] = "fp8" if narrow and said.has("--fp8-param-gather") else wide
+    if found["training.precision"] != base != "bf16":
+        found["software.fp8_beside"] = base
+    found["training.param_gather_dtype"] = "fp8" if narrow and said.has("--fp8-param-gather") else base
     in_fp32 = said.has("--accumulate-allreduce-grads-in-fp32")
-    if wide == "bf16":  # gradients are kept in what they are reduced in
+    if base == "bf16":  # gradients are kept in what they are reduced in
         of_sums = "bf16" if said.has("--grad-reduce-in-bf16") else "fp32"
     else:
-        of_sums = "fp32" if in_fp32 else wide
+        of_sums = "fp32" if in_fp32 else base
     found |= {"training.grad_dtype": of_sums, "training.grad_reduce_dtype": of_sums}
     recipes = {"delayed": "delayed", "tensorwise": "current", "blockwise": "blockwise", "mxfp8": "mxfp8"}
     if narrow:
@@ -46,7 +45,9 @@ def _write_precision(job: Description) -> Words:
     found: dict[str, tuple[str, ...]] = {}
     if training.precision == "fp8":
         recipe = {"current": "tensorwise"}.get(job.software.fp8_recipe, job.software.fp8_recipe)
-        found = {"--bf16": (), "--fp8-format": ("hybrid",), "--fp8-recipe": (recipe,)}
+        beside = job.software.fp8_beside
+        found = {f"--{beside}": ()} if beside != "fp32" else {}
+        found |= {"--fp8-format": ("hybrid",), "--fp8-recipe": (recipe,)}
         if training.param_gather_dtype == "fp8":
             found["--fp8-param-gather"] = ()
     elif training.precision == "nvfp4":
