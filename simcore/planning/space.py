@@ -14,13 +14,17 @@ from pydantic import BaseModel
 
 from simcore.errors import InputError, nearest
 from simcore.graph.schedules import SCHEDULES
+from simcore.hardware import placed_on
 from simcore.planning import fine
 from simcore.planning.ground import PLACEMENT, Ground, SearchAxis, Settings, left, number
 from workloads.models.checked import checked, value_of
+from workloads.parallel.check import check_order
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 _SPECS: Final[dict[str, type[BaseModel]]] = {"parallel": ParallelSpec, "training": TrainingSpec}
+#: Keys whose values are lists.
+_LISTS: Final = ("parallel.stage_layers", "training.recompute_modules", "training.offload")
 #: Most samples of a microbatch, ranks of context parallelism, chunks of a stage that are tried unasked.
 _MOST_SAMPLES: Final = 8
 _MOST_CONTEXT: Final = 16
@@ -30,7 +34,13 @@ _FEWEST_TOKENS: Final = 1024
 
 
 def candidates(ground: Ground, axes: Sequence[tuple[SearchAxis, Sequence[str]]]) -> Iterator[dict[str, str]]:
-    """All candidates, in order: ``axes`` with the values asked for of each (none: all that it offers)."""
+    """All candidates, in order: ``axes`` with the values asked for of each (none: all that it offers).
+
+    InputError for a placement that the cluster has not.
+    """
+    for axis, values in axes:
+        for value in values if PLACEMENT in axis.keys else ():
+            placed_on(ground.cluster, value)
     return _from({}, ground, axes)
 
 
@@ -72,19 +82,27 @@ def asked_axes(text: str, said: Collection[str]) -> list[tuple[SearchAxis, Seque
             raise InputError(f"--search: {name} is named twice")
         if equals and not all(values.split(":")):
             raise InputError(f"--search {word!r}: values have colons between, such as {name}=1:2:4")
-        asked[name] = values.split(":") if equals else ()
+        key = known[name].keys[0]
+        asked[name] = [_listed(key, value) for value in values.split(":")] if equals else ()
         for value in asked[name]:
-            _check_value(known[name].keys[0], value)
+            _check_value(key, value)
     if "usual" in words:
         asked = {**usual, **asked}
     return [(axis, asked[axis.name]) for axis in AXES if axis.name in asked]
+
+
+def _listed(key: str, text: str) -> str:
+    """A list's text: commas are between axes, so that its words have "+" between, "layernorm+moe_act"."""
+    return f"[{text.replace('+', ',')}]" if key in _LISTS and not text.startswith("[") else text
 
 
 def _check_value(key: str, text: str) -> None:
     """InputError for a value that is none in any job, whatever else it has."""
     section, _, name = key.partition(".")
     if section in _SPECS:
-        checked(_SPECS[section], {name: value_of(text, key)}, f"--search: {section}")
+        found = checked(_SPECS[section], {name: value_of(text, key)}, f"--search: {section}")
+        if key == "parallel.order" and isinstance(found, ParallelSpec):
+            check_order(found)
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -21,7 +21,7 @@ MOST_MICROBATCHES = 1 << 16
 def check_job(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
     """InputError for degrees that cannot be; layers and microbatches are checked where they are dealt."""
     _check_size(model, parallel, training)
-    _check_order(parallel)
+    check_order(parallel)
     _check_recomputed(model, training)
     _check_strategy(model, parallel, training)
     _check_offloaded(model, training)
@@ -147,7 +147,8 @@ def check_trains(training: TrainingSpec, pieces: ModelPieces) -> None:
     )
 
 
-def _check_order(parallel: ParallelSpec) -> None:
+def check_order(parallel: ParallelSpec) -> None:
+    """InputError for an order that does not name each axis once, with the nearest."""
     if sorted(parallel.axes) != sorted(AXES):
         for axis in parallel.axes:
             if axis not in AXES:
