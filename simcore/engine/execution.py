@@ -38,6 +38,8 @@ class Execution(Movable):
     sequence's timing alone.
     """
 
+    kernel_type = RunningKernel
+
     def __init__(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> None:
         super().__init__(gpu.clock)
         self._gpu = gpu
@@ -91,7 +93,7 @@ class Execution(Movable):
 
     def _begin(self, start: int) -> None:
         kernels, gpu = self._kernels, self._gpu
-        self.kernel = RunningKernel(gpu.num_sms, *kernels.demand[self.index])
+        self.kernel = self.kernel_type(gpu.num_sms, *kernels.demand[self.index])
         self.start_ps = self._since = start
 
     def due(self) -> None:

@@ -12,15 +12,7 @@ from bisect import insort
 
 from simcore.elementary import power
 
-#: Blocks of one kernel side by side on an SM finish so many times more per time than one by itself as there
-#: are of them to this power: one block nearly fills an SM's units.  Recorded grids whose blocks come to share
-#: an SM that each had to itself take 1.7 to 1.8 times as long (docs/contention.md); 2 ** 0.8 = 1.74.
-_SIDE_BY_SIDE = 0.2
-
-#: Share of a block's time that goes as what all SMs have in common (L2, HBM, power) is used: a last wave of
-#: few blocks takes about 0.66 to 0.70 of a full one where grids were recorded (docs/contention.md).  By half
-#: of the GPU's slots at work it is used as by all.
-_IN_COMMON = 0.35
+#: By half of the GPU's slots at work what all SMs have in common is used as by all.
 _HALF = 0.5
 
 _EMPTY = 1e-6  # ps of SM time, far below the clock's resolution: a block with less left is done
@@ -34,7 +26,16 @@ class RunningKernel:
     ``uses_sms`` is False for copy-engine transfers, which only share HBM.  ``lost``: SMs that it cannot use
     for each that communication holds; 0: what its blocks take of an SM is not known, so it loses that one,
     and all of its waves last alike.
+
+    ``side_by_side``: blocks of one kernel on an SM finish so many times more per time than one by itself as
+    there are of them to this power: one block nearly fills an SM's units.  Recorded grids whose blocks come
+    to share an SM that each had to itself take 1.7 to 1.8 times as long (docs/contention.md); 2 ** 0.8 =
+    1.74. ``in_common``: share of a block's time that goes as what all SMs have in common (L2, HBM, power) is
+    used: a last wave of few blocks takes about 0.66 to 0.70 of a full one where grids were recorded.
     """
+
+    side_by_side = 0.2
+    in_common = 0.35
 
     __slots__ = (
         "bytes_left", "cohorts", "fixed_left", "fresh", "is_fluid", "lost", "num_sms", "occupancy", "placed",
@@ -105,10 +106,10 @@ class RunningKernel:
             return wave
         half = _HALF * self.num_sms * occupancy
         if placed < half:
-            wave *= 1.0 - _IN_COMMON * (1.0 - placed / half)
+            wave *= 1.0 - self.in_common * (1.0 - placed / half)
         if occupancy == 1 or placed > slots - slots // occupancy:
             return wave
-        return wave * power(math.ceil(placed * occupancy / slots) / occupancy, 1.0 - _SIDE_BY_SIDE)
+        return wave * power(math.ceil(placed * occupancy / slots) / occupancy, 1.0 - self.side_by_side)
 
     def sm_time_left(self, sms: int) -> float:
         """SM time until the last block ends if the kernel keeps ``sms`` SMs (inf with none)."""

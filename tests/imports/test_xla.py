@@ -132,6 +132,16 @@ def test_sizes_and_kinds(tmp_path):
     assert found == {"all-gather-start.1": ("all_gather", 200), "reduce-scatter.9": ("reduce_scatter", 800)}
 
 
+def test_the_module_says_what_a_kernel_moves_and_calls(tmp_path):
+    content = trace()
+    beside = next(one for one in content["hlo"][1]["instructions"] if one["name"] == "beside")
+    beside |= {"opcode": "custom-call", "target": "__cublas$gemm", "in_bytes": 600, "out_bytes": 400}
+    recorded = import_traces([write(tmp_path / "trace.json.gz", content)]).ranks[0].recorded
+    found = {recorded.name[op]: recorded.moved(op) for op in range(len(recorded))}
+    assert found["__cublas$gemm beside"] == (600, 400)
+    assert found["make"] == (0, 0)
+
+
 def test_without_a_module_names_tell(tmp_path):
     content = trace()
     del content["hlo"]

@@ -85,6 +85,7 @@ class RecordedOps:
     which).  ``is_kernel`` is false for copies and memsets; ``is_comm`` marks communication.  ``stream`` is a
     label.  ``blocks`` are the thread blocks of a kernel and ``blocks_per_sm`` how many of them fit on an SM
     at a time, 0 where not recorded; ``launches`` (None: none recorded) what a block takes of its SM.
+    ``traffic`` has two rows, bytes that each op reads and writes, 0 where not recorded (None: nowhere).
     """
 
     start_ps: IntArray
@@ -98,6 +99,11 @@ class RecordedOps:
     launches: RecordedLaunches | None = None
     shapes: RecordedShapes | None = None
     collectives: RecordedCollectives | None = None
+    traffic: IntArray | None = None
+
+    def moved(self, op: int) -> tuple[int, int]:
+        """Bytes that an op reads and writes; 0 where not recorded."""
+        return (int(self.traffic[0, op]), int(self.traffic[1, op])) if self.traffic is not None else (0, 0)
 
     def __len__(self) -> int:
         return len(self.start_ps)

@@ -9,6 +9,7 @@ whatever runs beside it.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -33,16 +34,27 @@ _ALIKE = 1.5  # longest over shortest of kernels that do the same work, tenths o
 #: store, 16 bytes each.
 _WAVE_BYTES_PER_SM = 2048 * 2 * 16
 
-#: Streaming kernels keep HBM busy with this share of a GPU's SMs: recorded ones lose nothing, or little more
-#: than the rest, where 24 of an A100's 108 SMs are gone (docs/contention.md).
-_SATURATING = 0.85
 #: A recorded kernel is limited by HBM when it moves at least this share of what streaming kernels reach.
 _NEAR = 0.9
-#: Products whose main loop HBM limits (they read more than this many times what they write) have several
-#: stages of loads under way in each block, so that little more than half of the SMs fetch as quickly:
-#: products of attention's probabilities and values on A100 take 1.02 to 1.04 times as long where 48 of 108
-#: SMs are gone (docs/contention.md).
-_READS, _PREFETCHING = 4, 0.55
+#: A product whose main loop HBM limits reads more than this many times what it writes.
+_READS = 4
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Shares of a GPU's SMs that keep HBM busy (docs/contention.md).
+
+    ``saturating``: of streaming kernels; recorded ones lose nothing, or little more than the rest, where 24
+    of an A100's 108 SMs are gone.  ``prefetching``: of products whose main loop HBM limits, which have
+    several stages of loads under way in each block: those of attention's probabilities and values on A100
+    take 1.02 to 1.04 times as long where 48 of 108 SMs are gone.
+    """
+
+    saturating: float = 0.85
+    prefetching: float = 0.55
+
+
+STREAMING = Streaming()
 
 
 def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, BoolArray]:
@@ -117,6 +129,7 @@ def shortest_ps(alone_ps: IntArray, gpu: GpuSpec) -> int:
 def demand_alone(
     alone_ps: int, start_ps: int, kind: str, blocks: int, blocks_per_sm: int, gpu: GpuSpec,
     block: ThreadBlock | None = None, moved: tuple[int, int] = (0, 0),
+    streaming: Streaming = STREAMING,
 ) -> Demand:  # fmt: skip
     """Demand of a recorded kernel that lasts ``alone_ps`` with the GPU to itself.
 
@@ -124,7 +137,7 @@ def demand_alone(
     its recorded thread blocks, any other spread evenly, since its many small blocks keep as much memory
     traffic in flight as there are SMs to run them (Little's law).  What HBM limits needs fewer SMs: all
     elementwise kernels whose traffic is not known, and kernels of known traffic, ``moved`` (bytes read and
-    written), near the rate that streaming reaches; see :data:`_SATURATING` and :data:`_PREFETCHING`.
+    written), near the rate that streaming reaches; see :class:`Streaming`.
     One without a recorded grid that is too short to move more than the GPU's threads hold at a time leaves
     SMs free, and loses nothing with some.  ``start_ps`` of the time is shared with nothing; ``block`` is
     what each takes of its SM.
@@ -138,12 +151,12 @@ def demand_alone(
         known = blocks > 0 and blocks_per_sm > 0
         if limited and moved[0] > _READS * moved[1]:
             # As many blocks as before, each done sooner if memory did not keep it.
-            return int(rest * _PREFETCHING), 0, 1, _at_peak(rest, gpu), fixed, True, 0
+            return int(rest * streaming.prefetching), 0, 1, _at_peak(rest, gpu), fixed, True, 0
         lost = _lost(gpu, block, is_product=not known and kind == "gemm/conv")
         return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost
     one_wave = blocks <= 0 and streamed <= gpu.num_sms * _WAVE_BYTES_PER_SM
     if limited and not one_wave:
-        return int(rest * _SATURATING), 0, 1, _at_peak(rest, gpu), fixed, True, 0
+        return int(rest * streaming.saturating), 0, 1, _at_peak(rest, gpu), fixed, True, 0
     return rest, 1 if one_wave else 0, 1, streamed, fixed, True, 0
 
 
@@ -194,7 +207,7 @@ class SharedGpu:
                 found = demand_alone(
                     int(alone[op]), start, CATEGORIES[int(kinds[op])], int(recorded.blocks[op]),
                     int(recorded.blocks_per_sm[op]), self._gpu,
-                    recorded.launches.of(op) if recorded.launches is not None else None,
+                    recorded.launches.of(op) if recorded.launches is not None else None, recorded.moved(op),
                 )  # fmt: skip
                 at = row[op]
                 demands.sm_ps[at], demands.blocks[at], demands.blocks_per_sm[at] = found[:3]

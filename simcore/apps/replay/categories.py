@@ -15,7 +15,8 @@ COMMUNICATION, MEMCPY, MEMSET, OTHER = "communication", "memcpy", "memset", "oth
 
 #: First match wins, names in lower case.  Sources of the names: cuBLAS, cuDNN and CUTLASS kernels of sm70 to
 #: sm100, rocBLAS/hipBLASLt (Cijk), Composable Kernel, PyTorch, Triton and Inductor, FBGEMM, apex and
-#: Transformer Engine, vLLM and FlashInfer; the framework's own names in traces exported by this project.
+#: Transformer Engine, vLLM and FlashInfer, XLA's fusions; the framework's own names in traces exported by
+#: this project.
 RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern))
     for category, pattern in (
@@ -41,7 +42,8 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "elementwise/copy",
-            r"elementwise|pointwise|copy|\bcat|nchwtonhwc|nhwctonchw|transpose|dropout|fill|triton_poi|silu"
+            r"elementwise|pointwise|\bloop_\w*fusion|copy|\bcat"
+            r"|nchwtonhwc|nhwctonchw|transpose|dropout|fill|triton_poi|silu"
             r"|swiglu|geglu|gelu|relu|rotary|rope|_add_|::(?:add|sub|mul|div)_?\b|bias|multi_tensor_(?:apply|scale)"
             r"|index|gather|scatter|where|cast|permute|triu"
             r"|tril|arange|memcpy|quant",

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.apps.replay.alone import demand_alone
+from simcore.apps.studies.contention.beside import Holding, time_beside
 from simcore.apps.studies.contention.pairs import overlapped_kernels
 from simcore.apps.studies.contention.published import published_rows
-from simcore.apps.studies.contention.rows import Holding, time_beside
 from simcore.hardware import load_cluster
 from simcore.hardware.sm import ThreadBlock
 from tests.commands import simcore
@@ -247,6 +247,35 @@ def test_a_table_of_kernels_beside_communication(tmp_path, capsys):
     path.write_text("gpu,kernel\n", encoding="utf-8")
     assert simcore("contention-study", "--overlap", path) == 2
     assert "alone_us" in capsys.readouterr().err
+
+
+def test_numbers_come_back_from_other_traces(tmp_path, capsys):
+    # Two traces of an A100 beside 8 blocks of an all_reduce: 100 large tiles, one an SM, run on 92 SMs, their
+    # second wave of 8 in 1 - 0.35 * (1 - 8 / 54) of the first; without partners all 100 had an SM.  A third
+    # of small blocks cannot tell; what it says of partners, it says as well without them.
+    last = 1 - 0.35 * (1 - 8 / 54)
+    rows = [
+        f"{name},A100-SXM4-40GB,good,gemm,cutlass_gemm,{grid}x1x1,256x1x1,248,{shared},102,{recorded},,"
+        f"ncclDevKernel_AllReduce,8x1x1"
+        for name, grid, shared, recorded in (
+            ("a", 100, 147_456, 2 + 100 * (1 + last)), ("b", 100, 147_456, 2 + 100 * (1 + last)),
+            ("c", 64, 0, 102),
+        )
+    ]  # fmt: skip
+    path = tmp_path / "overlap.csv"
+    path.write_text("\n".join([OVERLAP.splitlines()[0], *rows]) + "\n", encoding="utf-8")
+    assert simcore("contention-study", "--overlap", path, "--left-out", "--json") == 0
+    study = json.loads(capsys.readouterr().out)
+    found = study["left_out"]["table"]
+    assert study["left_out"]["traces"] == {}
+    for name in ("a", "b", "c"):
+        assert found[name]["fitted"]["partners"]
+        assert found[name]["fitted"]["in_common"] == 0.35
+        assert found[name]["fitted"]["saturating"] == 1.0  # nobody tells
+        assert found[name]["within"] == [1.0, 1.0, 1.0]
+    assert found["a"]["no_contention_within"] == [0.0, 0.0, 0.0]
+    assert simcore("contention-study", "--overlap", path, "--left-out") == 0
+    assert "a: partners 1, last_peer 1024, saturating 1" in capsys.readouterr().out
 
 
 def test_what_was_measured_beside_a_copy(tmp_path, capsys):

@@ -34,6 +34,7 @@ class Activities:
     :attr:`GpuRecording.meta` (-1: none); ``event`` is the number of the event in the file.  ``blocks`` are a
     kernel's thread blocks, ``blocks_per_sm`` how many fit on an SM at a time, ``threads``, ``registers`` (of
     a thread) and ``shared_bytes`` what a block takes: 0 where not recorded, all empty where nothing is.
+    ``moved`` has two rows, bytes that each reads and writes, 0 where not recorded; None where nothing is.
     """
 
     start_ps: IntArray
@@ -51,6 +52,7 @@ class Activities:
     threads: IntArray = field(default_factory=_empty)
     registers: IntArray = field(default_factory=_empty)
     shared_bytes: IntArray = field(default_factory=_empty)
+    moved: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.start_ps)

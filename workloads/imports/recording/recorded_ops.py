@@ -56,6 +56,7 @@ def _recorded(ops: RankOps) -> RecordedOps:
         else None,
         shapes=_shapes(ops),
         collectives=_collectives(ops),
+        traffic=gpu.moved[:, ops.row] if gpu.moved is not None else None,
     )
 
 

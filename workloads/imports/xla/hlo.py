@@ -44,6 +44,7 @@ class HloCollective:
 class _Instruction:
     name: str
     opcode: str
+    target: str
     operands: tuple[str, ...]
     in_bytes: int
     out_bytes: int
@@ -100,6 +101,18 @@ class HloModule:
         users = self._thunks_after(done or [result], thunks)
         return HloCollective(kind, size, found.groups, users)
 
+    def title(self, name: str) -> str:
+        """The thunk ``name`` with the library function that it calls ("__cublas$gemm"): a name that tells
+        what it does.
+        """
+        found = self._by_name.get(name)
+        return f"{found.target} {name}" if found is not None and found.target else name
+
+    def moved(self, name: str) -> tuple[int, int]:
+        """Bytes of the operands and of the result of the thunk ``name``; 0 where the module does not tell."""
+        found = self._by_name.get(name)
+        return (max(0, found.in_bytes), max(0, found.out_bytes)) if found is not None else (0, 0)
+
     def _match_wrapped(self) -> dict[str, str]:
         """By collective inside a wrapped computation: its ``async-start``.
 
@@ -155,9 +168,14 @@ def _instruction(entry: Any, computation: int) -> _Instruction:
     if not all(type(rank) is int and 0 <= rank < MAX_RANKS for group in groups for rank in group):
         raise WrongFieldError("groups", groups, "no lists of ranks")
     return _Instruction(
-        text(entry, "name"), text(entry, "opcode"), _names(entry, "operands"), sizes[0], sizes[1],
-        tuple(tuple(group) for group in groups), computation,
+        text(entry, "name"), text(entry, "opcode"), _target(entry), _names(entry, "operands"), sizes[0],
+        sizes[1], tuple(tuple(group) for group in groups), computation,
     )  # fmt: skip
+
+
+def _target(entry: dict[str, Any]) -> str:
+    """The library function that a custom call calls; "" for other instructions."""
+    return text(entry, "target") if entry.get("target") is not None else ""
 
 
 def _names(entry: dict[str, Any], key: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,8 @@ class _Recorder:
         """The recording."""
         ops = frozenset(thunk.op for thunk in thunks)
         known = {op: self._module.collective(op, ops) for op in ops}
+        titles = {op: self._module.title(op) for op in ops}
+        moved = {op: self._module.moved(op) for op in ops}
         streams = _streams(thunks, known)
         rows: list[tuple[int, ...]] = []
         waiting: list[tuple[frozenset[str], int, int]] = []  # users, stream, event of running collectives
@@ -165,13 +167,17 @@ class _Recorder:
             start, end = ((time - self._origin_ns) * _PS_PER_NS for time in (thunk.start_ns, thunk.end_ns))
             size = collective.num_bytes if collective is not None else 0
             rows.append(
-                (start, end, 0, 0, stream, launch, self._names.code(thunk.op), max(0, size), meta, len(rows))
-            )
+                (
+                    start, end, 0, 0, stream, launch, self._names.code(titles[thunk.op]), max(0, size), meta,
+                    len(rows), *moved[thunk.op],
+                )
+            )  # fmt: skip
         columns = np.array(rows, dtype=np.int64).T.copy()
         self._calls.sort(key=lambda call: call[0])
         calls = np.array(self._calls, dtype=np.int64).T
+        gpu = replace(Activities(*columns[:10]), moved=columns[10:])
         return GpuRecording(
-            label=self._label, names=self._names.values(), gpu=Activities(*columns),
+            label=self._label, names=self._names.values(), gpu=gpu,
             calls=ApiCalls(calls[0], calls[1], np.zeros(calls.shape[1], dtype=np.int64), calls[2], calls[3]),
             origin_us=self._origin_ns // 1000, rank=self._number, world_size=self._world, syncs=self._syncs,
             meta=tuple(self._meta), steps=steps, inferred_host_waits=len(host_waits),

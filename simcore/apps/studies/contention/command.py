@@ -22,6 +22,9 @@ def contention_study(
         Path | None,
         typer.Option(metavar="CSV|DIR", help="Kernels alone and beside others: a table, or measured."),
     ] = None,
+    left_out: Annotated[
+        bool, typer.Option("--left-out", help="Fit the model's numbers without each trace, try them on it.")
+    ] = False,
     steps: Annotated[bool, typer.Option("--steps", help="Also replay the steps with shared GPUs.")] = False,
     sms_per_channel: Annotated[float, typer.Option(metavar="N", help="What if a channel took N SMs.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -33,6 +36,7 @@ def contention_study(
     from simcore.apps.studies.contention.summary import study_text
 
     study = contention_object(
-        traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel, overlap=overlap
-    )
+        traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel, overlap=overlap,
+        without=left_out,
+    )  # fmt: skip
     print(json.dumps(study) if as_json else study_text(study))

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from simcore.apps.measured.kernels import profiled_gpu, profiled_kernel
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
-from simcore.apps.studies.contention.rows import FOREVER_PS, BesideRow, Holding, time_beside
+from simcore.apps.studies.contention.beside import FOREVER_PS, Holding, time_beside
+from simcore.apps.studies.contention.rows import BesideRow
 from simcore.cost.kernel import KernelShape
 from simcore.cost.roofline import RooflineCost
 from simcore.engine.sequence import Demand

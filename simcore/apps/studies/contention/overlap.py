@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from simcore.apps.replay.alone import demand_alone
 from simcore.apps.replay.categories import OTHER, category
+from simcore.apps.studies.contention.beside import FOREVER_PS, Beside, Channels
 from simcore.apps.studies.contention.copied import copied_rows
-from simcore.apps.studies.contention.rows import FOREVER_PS, BesideRow, Channels, Holding, time_beside
+from simcore.apps.studies.contention.pairs import Neighbour
+from simcore.apps.studies.contention.rows import BesideRow
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster, named_board
 from simcore.hardware.sm import ThreadBlock, load_sm
@@ -65,16 +66,17 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
     blocks = _product(columns.get("grid", ""))
     occupancy = load_sm(gpu.table("sm")).fit(launch) if launch is not None else 1
     alone_ps = round(alone * PS_PER_US)
-    demand = demand_alone(alone_ps, _START_PS, kind, blocks, occupancy, gpu, launch, _moved(columns))
-    sms = channels.of(
+    neighbour = Neighbour(
+        0, FOREVER_PS, _product(columns.get("comm_grid", "")),
         collective_kind(columns.get("collective", ""), columns.get("comm_kernel", "")),
-        _product(columns.get("comm_grid", "")), _whole(columns, "comm_bytes"),
-        _whole(columns, "comm_group_size"),
+        _whole(columns, "comm_bytes"), _whole(columns, "comm_group_size"),
     )  # fmt: skip
-    predicted = time_beside(gpu, demand, alone_ps, [Holding(0, FOREVER_PS, sms)])
+    beside = Beside(
+        alone_ps, _START_PS, kind, blocks, occupancy, launch, _moved(columns), (neighbour,), channels
+    )
     return BesideRow(
         number, columns.get("trace", ""), columns.get("quality", ""), kind, alone, recorded,
-        predicted / PS_PER_US,
+        beside.time_ps() / PS_PER_US, beside,
     )  # fmt: skip
 
 

@@ -53,7 +53,8 @@ class OverlappedKernel:
 
     ``alone_ps`` is the median of ``num_alone`` recordings of it alone, ``spread`` their p10-p90 range
     relative to it.  ``covered`` is the share of its time that communication ran beside it.
-    ``block`` is what a thread block takes of its SM, None where that is not recorded.
+    ``moved`` are the bytes that it reads and writes, 0 where not recorded; ``block`` is what a thread block
+    takes of its SM, None where that is not recorded.
     """
 
     rank: int
@@ -69,6 +70,7 @@ class OverlappedKernel:
     covered: float
     neighbours: tuple[Neighbour, ...]
     block: ThreadBlock | None = None
+    moved: tuple[int, int] = (0, 0)
 
     @property
     def slowdown(self) -> float:
@@ -157,7 +159,7 @@ def _of_rank(rank: ImportedRank) -> Pairs:
                 rank.number, step_number, ops.name[op], CATEGORIES[int(kinds[op])], int(ops.blocks[op]),
                 int(ops.blocks_per_sm[op]), int(length[op]), max(1, int(np.median(alone))), _spread(alone),
                 len(alone), covered, neighbours,
-                ops.launches.of(op) if ops.launches is not None else None,
+                ops.launches.of(op) if ops.launches is not None else None, ops.moved(op),
             )
         )  # fmt: skip
     noise = [pair for times in by_place.values() for pair in _differences(times)]

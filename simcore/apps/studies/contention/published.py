@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simcore.apps.replay.alone import demand_alone
-from simcore.apps.studies.contention.rows import FOREVER_PS, Holding, time_beside
+from simcore.apps.studies.contention.beside import FOREVER_PS, Holding, time_beside
 from simcore.collectives import NcclPlanner
 from simcore.hardware import Topology, load_cluster
 from simcore.hardware.sm import ThreadBlock

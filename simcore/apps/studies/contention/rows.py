@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from simpy.events import Event, Timeout
 
 from simcore.apps.progress import say
-from simcore.apps.replay.alone import demand_alone, shortest_ps
+from simcore.apps.replay.alone import shortest_ps
 from simcore.apps.replay.levels import recorded_cluster
+from simcore.apps.studies.contention.beside import FOREVER_PS, Beside, Channels
 from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
-from simcore.clock import Clock
-from simcore.collectives import NcclPlanner
-from simcore.engine.execution import Execution
-from simcore.engine.gpu import Gpu
-from simcore.engine.sequence import Demand, KernelSequence
+from simcore.engine.sequence import Demand
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec, Topology
+from simcore.hardware import ClusterSpec
 from simcore.hardware.specs import GpuSpec
 from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
-from simcore.network.fluid import FixedNetwork
 from workloads.imports import ImportedJob, import_traces
-from workloads.imports.collective_names import graph_collective
 
-FOREVER_PS = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
-#: Blocks that are left of an exchange beside a kernel.  Each serves a peer or two and ends when their data is
-#: through, so that one that lasts waits for its last peer: beside SendRecv of 8 and 24 blocks grids of 96 and
-#: 320 blocks run undisturbed on an A100, where 8 SMs less would force another wave (docs/contention.md).
-_LAST_PEER = 1
 #: A kernel is a training row when communication was beside it nearly all the time.
 _TRAINING_COVERED = 0.9
 
@@ -46,9 +35,9 @@ class ContentionRow:
     """
 
     kernel: OverlappedKernel
+    beside: Beside
     predicted_ps: int
     sms: float
-    exchanges: bool
     features: tuple[float, ...]
 
     def learned_ps(self, slowdown: float) -> float:
@@ -60,7 +49,10 @@ class ContentionRow:
 
 @dataclass(frozen=True)
 class BesideRow:
-    """A row of a table of kernels alone and beside communication, numbered from 0; times in us."""
+    """A row of a table of kernels alone and beside communication, numbered from 0; times in us.
+
+    ``beside`` is None where a cost model says what the kernel asks for.
+    """
 
     id: int
     trace: str
@@ -69,10 +61,11 @@ class BesideRow:
     alone_us: float
     recorded_us: float
     predicted_us: float
+    beside: Beside | None = None
 
     def as_dict(self) -> dict[str, object]:
         """The row as JSON values."""
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "beside"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,7 @@ def trace_rows(
     channels = Channels(cluster, sms_per_channel)
     rows = []
     for done, kernel in enumerate(pairs.kernels):
-        rows.append(_row(kernel, start, cluster.gpu, channels))
+        rows.append(_row(kernel, start, channels))
         if progress is not None:
             progress(done + 1, len(pairs.kernels))
     return TraceRows(trace, cluster.gpu, tuple(rows), pairs)
@@ -157,57 +150,22 @@ def _progress(name: str) -> Callable[[int, int], None]:
     return report
 
 
-class Channels:
-    """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use, each
-    on so many SMs.
-    """
-
-    def __init__(self, cluster: ClusterSpec, sms_per_channel: float) -> None:
-        self._sms_per_channel = sms_per_channel
-        self._planner = NcclPlanner(Topology(cluster))
-        self._num_gpus = cluster.num_gpus
-        self._limit = cluster.gpu.num_sms - 1
-        self._known: dict[tuple[str, int, int], int] = {}
-
-    def of(self, collective: str, blocks: int, num_bytes: int, group_size: int) -> int:
-        """SMs that a communication kernel holds; 0 where nothing is known of it."""
-        if blocks:
-            return self._sms(min(blocks, _LAST_PEER) if collective in EXCHANGES else blocks)
-        size = min(group_size, self._num_gpus)
-        if size < 2 or num_bytes <= 0:
-            return 0
-        key = collective, num_bytes, size
-        found = self._known.get(key)
-        if found is None:
-            try:
-                plan = self._planner.plan(graph_collective(collective), num_bytes, tuple(range(size)))
-                found = plan.channels
-            except InputError:
-                found = 0
-            self._known[key] = found
-        return self._sms(found)
-
-    def _sms(self, channels: int) -> int:
-        return min(round(channels * self._sms_per_channel), self._limit)
-
-
-def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: Channels) -> ContentionRow:
-    demand = demand_alone(
-        kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, gpu, kernel.block
+def _row(kernel: OverlappedKernel, start_ps: int, channels: Channels) -> ContentionRow:
+    neighbours = tuple(
+        replace(one, end_ps=FOREVER_PS) if one.end_ps >= kernel.recorded_ps else one
+        for one in kernel.neighbours
     )
-    holdings, weighted, exchanges = [], 0.0, False
-    for neighbour in kernel.neighbours:
-        sms = channels.of(neighbour.collective, neighbour.blocks, neighbour.num_bytes, neighbour.group_size)
-        lasts = neighbour.end_ps >= kernel.recorded_ps
-        holdings.append(Holding(neighbour.begin_ps, FOREVER_PS if lasts else neighbour.end_ps, sms))
+    beside = Beside(
+        kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, kernel.block,
+        kernel.moved, neighbours, channels,
+    )  # fmt: skip
+    weighted, exchanges = 0.0, False
+    for neighbour in neighbours:
         shared = min(neighbour.end_ps, kernel.recorded_ps) - max(neighbour.begin_ps, 0)
-        weighted += sms * shared / kernel.recorded_ps
+        weighted += beside.sms(neighbour) * shared / kernel.recorded_ps
         exchanges = exchanges or neighbour.collective in EXCHANGES
-    predicted = time_beside(gpu, demand, kernel.alone_ps, holdings)
-    sms = round(weighted / kernel.covered)
-    return ContentionRow(
-        kernel, predicted, weighted, exchanges, tuple(_features(demand, gpu, Neighbours(sms, exchanges)))
-    )
+    found = _features(beside.demand(), channels.gpu, Neighbours(round(weighted / kernel.covered), exchanges))
+    return ContentionRow(kernel, beside, beside.time_ps(), weighted, tuple(found))
 
 
 def _features(demand: Demand, gpu: GpuSpec, beside: Neighbours) -> list[float]:
@@ -221,46 +179,3 @@ def _features(demand: Demand, gpu: GpuSpec, beside: Neighbours) -> list[float]:
 def learned_times(rows: TraceRows, model: LearnedInterference) -> list[float]:
     """Times of the rows as ``model`` tells them, ps."""
     return [row.learned_ps(model.of_features(row.features)) for row in rows.rows]
-
-
-@dataclass(frozen=True)
-class Holding:
-    """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start."""
-
-    begin_ps: int
-    end_ps: int
-    num_sms: int
-
-
-def time_beside(gpu: GpuSpec, demand: Demand, alone_ps: int, holdings: Sequence[Holding]) -> int:
-    """How long a kernel lasts beside ``holdings``, ps, on ``gpu``.
-
-    SMs are held from when the engine grants them, so communication that begins while the kernel's blocks fill
-    the GPU waits until some retire, as in a simulation.
-    """
-    clock = Clock()
-    device = Gpu(clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s)
-    sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
-    running: list[Execution] = []
-    for one in sorted(holdings, key=lambda holding: holding.begin_ps):
-        clock.process(_communicate(clock, device, one))
-    clock.process(_compute(device, sequence, running))
-    clock.drain()
-    (run,) = running
-    return run.ends[0] if run.origin_ps is None else run.origin_ps + alone_ps
-
-
-def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, None, None]:
-    begin = max(0, holding.begin_ps)
-    if begin:
-        yield Timeout(clock, begin)
-    with gpu.sms.hold(min(gpu.num_sms, holding.num_sms)) as held:
-        yield held
-        if holding.end_ps > clock.now:
-            yield Timeout(clock, holding.end_ps - clock.now)
-
-
-def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Execution]) -> Generator[Event, None, None]:
-    run = gpu.execute(sequence)
-    running.append(run)
-    yield run

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from simcore.apps.progress import say
 from simcore.apps.replay.levels import play_level
+from simcore.apps.studies.contention.left_out import Case, left_out
 from simcore.apps.studies.contention.overlap import overlap_rows
 from simcore.apps.studies.contention.published import published_rows
-from simcore.apps.studies.contention.rows import TraceRows, learned_times, read_trace_sets
-from simcore.apps.studies.contention.summary import ECHO, noise_floor, overlap_scores, scores, step_effect
+from simcore.apps.studies.contention.rows import BesideRow, TraceRows, learned_times, read_trace_sets
+from simcore.apps.studies.contention.summary import (
+    ECHO,
+    SHORT_US,
+    noise_floor,
+    overlap_scores,
+    scores,
+    step_effect,
+)
 from simcore.errors import InputError
 from simcore.interference import LearnedInterference, load_interference
 from simcore.interference.train import without_kernels, without_trace
+from simcore.units import PS_PER_US
 from workloads.imports import ImportedJob
 
 _MOST_SMS_PER_CHANNEL = 8
@@ -22,14 +32,15 @@ _MOST_SMS_PER_CHANNEL = 8
 
 def contention_object(
     traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float,
-    overlap: Path | None = None,
+    overlap: Path | None = None, without: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The study of ``traces``, a job each, as ``--json`` shows it.
 
     ``cluster`` is for traces that name no GPU, ``learned`` a file of a learned interference (None: learned
     from the traces, cross-validated); ``steps`` also replays them; a channel takes ``sms_per_channel`` SMs;
-    ``overlap`` is a table of kernels alone and beside communication.
-    Errors: InputError for what cannot be read, or a number of SMs that no channel takes.
+    ``overlap`` is a table of kernels alone and beside communication; ``without`` also fits the model's
+    numbers without each trace. Errors: InputError for what cannot be read, or a number of SMs that no channel
+    takes.
     """
     if not 0 <= sms_per_channel <= _MOST_SMS_PER_CHANNEL:
         wanted = f"between 0 and {_MOST_SMS_PER_CHANNEL}, not {sms_per_channel:g}"
@@ -41,6 +52,7 @@ def contention_object(
     return {
         "rows": [row.as_dict() for row in rows],
         "overlap": overlap_scores(rows),
+        "left_out": _left_out(rows, [trace for trace, _, _ in found]) if without else {},
         "published": [row.as_dict() for row in published_rows()],
         "echo_within": {name: list(shares) for name, shares in ECHO.items()},
         "learned": how,
@@ -50,6 +62,24 @@ def contention_object(
         ],
         "skipped": skipped + refused,
     }
+
+
+def _left_out(rows: Sequence[BesideRow], traces: Sequence[TraceRows]) -> dict[str, dict[str, Any]]:
+    """By "table" and "traces", what fits without each trace say of it: good rows, kernels not short."""
+    table: dict[str, list[Case]] = defaultdict(list)
+    for row in rows:
+        if row.beside is not None and row.quality in ("good", "ok"):
+            table[row.trace].append((row.beside, row.recorded_us * PS_PER_US))
+    long = {
+        trace.trace: [
+            (row.beside, float(row.kernel.recorded_ps))
+            for row in trace.rows
+            if row.kernel.alone_ps >= SHORT_US * PS_PER_US
+        ]
+        for trace in traces
+    }
+    say("fitting the model's numbers without each trace")
+    return {"table": left_out(table), "traces": left_out({name: own for name, own in long.items() if own})}
 
 
 def _learned(

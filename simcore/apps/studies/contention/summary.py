@@ -154,6 +154,10 @@ def study_text(study: Mapping[str, Any]) -> str:
     lines += ["", f"Echo's shares of kernels within 5/10/15%: {echo}", f"Learned: {study['learned']}"]
     if study["rows"]:
         lines += ["", *_overlap_lines(study["overlap"])]
+    for what, found in study["left_out"].items():
+        if found:
+            lines += ["", f"Numbers fitted without the trace, {what}", *_overlap_lines(found)[1:]]
+            lines += [f"  {name}: {_fitted(score['fitted'])}" for name, score in found.items()]
     for trace in study["traces"]:
         lines += ["", *_trace_lines(trace)]
     refused: dict[str, list[str]] = defaultdict(list)
@@ -177,6 +181,10 @@ def _overlap_lines(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
             f"{score['predicted_added']:>11.1%}"
         )
     return lines
+
+
+def _fitted(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in numbers.items())
 
 
 def _trace_lines(trace: Mapping[str, Any]) -> list[str]:

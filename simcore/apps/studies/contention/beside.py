@@ -1,0 +1,178 @@
+"""One kernel beside communication on the engine's GPU, and the numbers that its placement rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from simpy.events import Event, Timeout
+
+from simcore.apps.replay.alone import STREAMING, Streaming, demand_alone
+from simcore.apps.studies.contention.pairs import Neighbour
+from simcore.clock import Clock
+from simcore.collectives import NcclPlanner
+from simcore.engine.execution import Execution
+from simcore.engine.gpu import Gpu
+from simcore.engine.kernel import RunningKernel
+from simcore.engine.sequence import Demand, KernelSequence
+from simcore.errors import InputError
+from simcore.hardware import ClusterSpec, Topology
+from simcore.hardware.sm import ThreadBlock
+from simcore.hardware.specs import GpuSpec
+from simcore.interference.features import EXCHANGES
+from simcore.network.fluid import FixedNetwork
+from workloads.imports.collective_names import graph_collective
+
+FOREVER_PS: Final = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
+
+
+@dataclass(frozen=True)
+class Physics:
+    """What was found on recorded kernels, as values that can be fitted to some traces and tried on others.
+
+    ``partners``: large tiles lose all of a TPC for a block of communication, see Note [Carve-outs] of
+    ``hardware/sm.py``.  ``last_peer``: blocks that are left of an exchange beside a kernel.  Each serves a
+    peer or two and ends when their data is through, so that one that lasts waits for its last peer: beside
+    SendRecv of 8 and 24 blocks grids of 96 and 320 blocks run undisturbed on an A100, where 8 SMs less would
+    force another wave (docs/contention.md).  The others are those of :class:`Streaming` and
+    :class:`RunningKernel`.
+    """
+
+    partners: bool = True
+    last_peer: int = 1
+    saturating: float = STREAMING.saturating
+    prefetching: float = STREAMING.prefetching
+    in_common: float = RunningKernel.in_common
+    side_by_side: float = RunningKernel.side_by_side
+
+    def execution(self) -> type[Execution]:
+        """What a sequence of kernels runs as."""
+        values = {"in_common": self.in_common, "side_by_side": self.side_by_side, "__slots__": ()}
+        kernel = type("Kernel", (RunningKernel,), values)
+        return type("Run", (Execution,), {"kernel_type": kernel})
+
+
+PHYSICS: Final = Physics()
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A kernel that lasts ``alone_ps`` by itself, and the communication beside it.
+
+    Arguments as those of :func:`demand_alone`; ``channels`` knows NCCL on the cluster.
+    """
+
+    alone_ps: int
+    start_ps: int
+    kind: str
+    blocks: int
+    blocks_per_sm: int
+    block: ThreadBlock | None
+    moved: tuple[int, int]
+    neighbours: tuple[Neighbour, ...]
+    channels: Channels
+
+    def demand(self, physics: Physics = PHYSICS) -> Demand:
+        """What the kernel asks of the GPU."""
+        found = demand_alone(
+            self.alone_ps, self.start_ps, self.kind, self.blocks, self.blocks_per_sm, self.channels.gpu,
+            self.block, self.moved, Streaming(physics.saturating, physics.prefetching),
+        )  # fmt: skip
+        return found if physics.partners else (*found[:6], min(found[6], 1))
+
+    def sms(self, neighbour: Neighbour, physics: Physics = PHYSICS) -> int:
+        """SMs that a communication kernel holds."""
+        return self.channels.of(
+            neighbour.collective, neighbour.blocks, neighbour.num_bytes, neighbour.group_size,
+            physics.last_peer,
+        )  # fmt: skip
+
+    def time_ps(self, physics: Physics = PHYSICS) -> int:
+        """How long the kernel lasts beside its neighbours."""
+        held = [Holding(one.begin_ps, one.end_ps, self.sms(one, physics)) for one in self.neighbours]
+        return time_beside(self.channels.gpu, self.demand(physics), self.alone_ps, held, physics)
+
+
+class Channels:
+    """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use, each
+    on so many SMs.
+    """
+
+    def __init__(self, cluster: ClusterSpec, sms_per_channel: float) -> None:
+        self.gpu = cluster.gpu
+        self._sms_per_channel = sms_per_channel
+        self._planner = NcclPlanner(Topology(cluster))
+        self._num_gpus = cluster.num_gpus
+        self._limit = cluster.gpu.num_sms - 1
+        self._known: dict[tuple[str, int, int], int] = {}
+
+    def of(self, collective: str, blocks: int, num_bytes: int, group_size: int, last_peer: int) -> int:
+        """SMs that a communication kernel holds, an exchange at most ``last_peer`` blocks; 0: not known."""
+        if blocks:
+            return self._sms(min(blocks, last_peer) if collective in EXCHANGES else blocks)
+        size = min(group_size, self._num_gpus)
+        if size < 2 or num_bytes <= 0:
+            return 0
+        key = collective, num_bytes, size
+        found = self._known.get(key)
+        if found is None:
+            try:
+                plan = self._planner.plan(graph_collective(collective), num_bytes, tuple(range(size)))
+                found = plan.channels
+            except InputError:
+                found = 0
+            self._known[key] = found
+        return self._sms(found)
+
+    def _sms(self, channels: int) -> int:
+        return min(round(channels * self._sms_per_channel), self._limit)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start."""
+
+    begin_ps: int
+    end_ps: int
+    num_sms: int
+
+
+def time_beside(
+    gpu: GpuSpec, demand: Demand, alone_ps: int, holdings: Sequence[Holding], physics: Physics = PHYSICS
+) -> int:
+    """How long a kernel lasts beside ``holdings``, ps, on ``gpu``.
+
+    SMs are held from when the engine grants them, so communication that begins while the kernel's blocks fill
+    the GPU waits until some retire, as in a simulation.
+    """
+    clock = Clock()
+    device = Gpu(
+        clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s,
+        execution=Execution if physics == PHYSICS else physics.execution(),
+    )  # fmt: skip
+    sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
+    running: list[Execution] = []
+    for one in sorted(holdings, key=lambda holding: holding.begin_ps):
+        clock.process(_communicate(clock, device, one))
+    clock.process(_compute(device, sequence, running))
+    clock.drain()
+    (run,) = running
+    return run.ends[0] if run.origin_ps is None else run.origin_ps + alone_ps
+
+
+def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, None, None]:
+    begin = max(0, holding.begin_ps)
+    if begin:
+        yield Timeout(clock, begin)
+    with gpu.sms.hold(min(gpu.num_sms, holding.num_sms)) as held:
+        yield held
+        if holding.end_ps > clock.now:
+            yield Timeout(clock, holding.end_ps - clock.now)
+
+
+def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Execution]) -> Generator[Event, None, None]:
+    run = gpu.execute(sequence)
+    running.append(run)
+    yield run
