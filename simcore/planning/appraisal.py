@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from simcore.errors import SimcoreError
 from simcore.planning.bound import Bound
@@ -14,6 +15,10 @@ from simcore.planning.rough import RoughBounds
 from simcore.run import priced, run, wired
 from workloads.jobs import Description
 from workloads.parallel.job import Job
+from workloads.parallel.members import busiest_of
+
+#: Members with tables of their own whose steps bound that of all.
+_MEMBERS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class Appraiser:
     def bound_ps(self, settings: Settings) -> int:
         """The bound below a candidate's step time."""
         job = self.question.completed(settings)
-        return Bound(_laid_out(job), self._rough(job, settings).prices).step_ps()
+        prices = self._rough(job, settings).prices
+        seen = busiest_of(_laid_out(job), _MEMBERS)
+        return max(Bound(own, prices, rank=rank).step_ps() for rank, own in seen)
 
     def simulated(self, settings: Settings) -> Simulated:
         """A candidate as ``run_sim.py`` simulates it."""
@@ -76,7 +83,8 @@ class Appraiser:
             return Simulated(settings, 0.0, str(error).splitlines()[0])
 
     def _rough_ps(self, job: Description, settings: Settings) -> int:
-        return self._rough(job, settings).step_ps(_laid_out(job))
+        (seen,) = busiest_of(_laid_out(job), 1)
+        return self._rough(job, settings).step_ps(seen[1], rank=seen[0])
 
     def _rough(self, job: Description, settings: Settings) -> RoughBounds:
         precision = job.training.precision

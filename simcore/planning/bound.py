@@ -55,17 +55,20 @@ class _PassTimes:
 
 
 class Bound:
-    """The bound of one job; ``prices`` are shared among jobs on the same GPUs."""
+    """The bound of one job; ``prices`` are shared among jobs on the same GPUs.
 
-    def __init__(self, job: Job, prices: Prices) -> None:
-        self._job, self._prices = job, prices
+    ``rank``: whose, of the first stage; that of others lies as far from its origin.
+    """
+
+    def __init__(self, job: Job, prices: Prices, *, rank: int = 0) -> None:
+        self._job, self._prices, self._rank = job, prices, rank
         p = job.parallel
         self._stages = p.pp
         self._stride = job.mesh.dense["pp"][1]
         self._dims: dict[str, tuple[Dim, ...]] = job.mesh.groups()
         if p.pp > 1:
             self._dims["embd"] = ((2, (p.pp - 1) * self._stride),)
-        self._bases = alike(prices.cluster, range(0, p.pp * self._stride, self._stride))
+        self._bases = alike(prices.cluster, range(rank, rank + p.pp * self._stride, self._stride))
         self._groups = self._groups_of(self._bases)
         self._schedule, self._placement = schedule_of(
             p, job.num_microbatches, forward_only=job.training.trainable == "none"
@@ -227,7 +230,7 @@ class Bound:
     def _finished(self, stage: int, streams: Streams, meet: Mapping[str, int]) -> tuple[Streams, Streams]:
         """A stage's streams at the end of the step, and when it was at each meeting."""
         job = self._job
-        ranks = (stage * self._stride,)
+        ranks = (self._rank + stage * self._stride,)
         template = self._template(self._groups_of(ranks), ranks, streams, meet)
         actions = self._schedule[stage]
         overlaps = job.training.ep_overlap and (

@@ -9,7 +9,10 @@ from typing import Final
 from simcore.hardware import ClusterSpec
 from workloads.jobs import Description
 from workloads.jobs.presets import Preset
+from workloads.models.listed import KINDS, BlockModel
+from workloads.models.pieces import LayerClass
 from workloads.models.spec import ModelSpec, transformer_of
+from workloads.parallel.job import Described
 
 Settings = Mapping[str, str]
 #: The one setting of a candidate that speaks of the cluster: which GPU runs which rank.
@@ -36,10 +39,23 @@ class Ground:
 
     @property
     def model(self) -> ModelSpec:
-        """What is trained."""
-        return transformer_of(
-            self.base.model, "a plan (scripts/codesign.py tries strategies of other models' classes)"
-        )
+        """The transformer that is trained.  InputError for a list of blocks."""
+        return transformer_of(self.base.model, "an axis of transformers")
+
+    @property
+    def classes(self) -> frozenset[LayerClass]:
+        """Classes of layers that a list of blocks has; none of a transformer, which has axes of its own."""
+        return classes_of(self.base)
+
+    @property
+    def counted(self) -> str:
+        """What throughput counts: "tokens", or "samples" where a sample has but one."""
+        return "samples" if self.base.training.seq == 1 else "tokens"
+
+    @property
+    def counted_short(self) -> str:
+        """The same in three letters."""
+        return "smp" if self.counted == "samples" else "tok"
 
     def supports(self, key: str) -> list[str]:
         """What the framework has of a kind; what the job itself asks for where the preset does not say."""
@@ -61,7 +77,8 @@ class SearchAxis:
 
     ``keys``: settings that it decides; a job that says one of them itself keeps it unless the axis is asked
     for.  ``offers``: settings to choose from, given those chosen on earlier axes.  ``usual``: searched
-    unasked.  ``fine``: the best are moved along it afterwards (:mod:`simcore.planning.polish`).
+    unasked.  ``fine``: the best are moved along it afterwards (:mod:`simcore.planning.polish`).  ``lists``:
+    it is one of lists of blocks, not of transformers.
     """
 
     name: str
@@ -69,6 +86,14 @@ class SearchAxis:
     offers: Callable[[Ground, Settings], Sequence[Settings]]
     usual: bool = True
     fine: bool = False
+    lists: bool = False
+
+
+def classes_of(job: Described) -> frozenset[LayerClass]:
+    """Classes of layers of a job whose model is a list of blocks; none of another."""
+    if not isinstance(job.model, BlockModel):
+        return frozenset()
+    return frozenset(KINDS[block.block].layer_class for block in job.model.blocks)
 
 
 def number(ground: Ground, chosen: Settings, key: str) -> int:

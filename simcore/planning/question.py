@@ -98,6 +98,10 @@ class Question:
             if isinstance(values, Mapping)
             for key in values
         }
+        parallel = self.content.get("parallel")
+        strategy = parallel.get("strategy") if isinstance(parallel, Mapping) else None
+        if isinstance(strategy, Mapping):
+            of_file |= {f"parallel.strategy.{key}" for key in strategy}
         return of_file | self.overrides.keys()
 
     @cached_property

@@ -33,6 +33,8 @@ from workloads.parallel.passes import Gradients, backward_part
 #: Streams of copies to the host and back, which go beside other pieces.
 _COPIES: Final = (OFFLOAD_STREAM, RELOAD_STREAM)
 _KIND_AND_CHUNK: Final = attrgetter("kind", "chunk")
+#: Groups in which ranks meet within a piece.
+_INSIDE: Final = ("tp", "cp", "ep", "etp", "world", "intra", "inter")
 #: Groups and pieces in them that are remembered: a few shards' worth, as candidates in a row share them.
 _GROUPS: Final = 16
 _REMEMBERED: Final = 256
@@ -57,8 +59,10 @@ class RoughBounds:
         self.prices = prices
         self._pieces: dict[tuple[object, ...], _Timed] = {}
 
-    def step_ps(self, job: Job) -> int:
-        """Picoseconds that no simulation of ``job`` falls short of."""
+    def step_ps(self, job: Job, *, rank: int = 0) -> int:
+        """Picoseconds that no simulation of ``job`` falls short of, by ``rank`` of the first stage and those
+        of the others that lie as far from their origins.
+        """
         p = job.parallel
         ends = _ends_of(
             p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
@@ -67,7 +71,7 @@ class RoughBounds:
         placement, chunks = p.placement, len(job.chunks[0])
         places = [home(v, p.pp, placement) for v in range(num_virtual(p.pp, chunks, placement))]
         stride = job.mesh.dense["pp"][1]
-        bases = alike(self.prices.cluster, range(0, p.pp * stride, stride))
+        bases = alike(self.prices.cluster, range(rank, rank + p.pp * stride, stride))
         kinds = {kind for own in ends for kind, _, _ in (*own.counts, *own.later)}
         timed = self.timed(job, bases)
         took = {
@@ -115,7 +119,7 @@ class RoughBounds:
     def timed(self, job: Job, bases: tuple[int, ...]) -> _Timed:
         """Passes of pieces of jobs whose groups inside a stage are those of ``job``, for any of ``bases``."""
         dims = job.mesh.groups()
-        inside = tuple((name, dims[name]) for name in ("tp", "cp", "ep", "etp") if name in dims)
+        inside = tuple((name, dims[name]) for name in _INSIDE if name in dims)
         keeps = job.reduces_each or job.gradients_start_empty or job.reduces_at_the_end
         beside = BESIDE if job.overlaps_passes else (EP_STREAM,) if job.training.ep_overlap else ()
         hidden = (*beside, *_COPIES)

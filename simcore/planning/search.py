@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simcore.planning.appraisal import Appraised, Simulated
-from simcore.planning.ground import Settings
+from simcore.planning.appraisal import Appraised, Appraiser, Simulated
+from simcore.planning.census import Census
+from simcore.planning.ground import SearchAxis, Settings
+from simcore.planning.question import Question
+from simcore.planning.space import candidates
 from simcore.units import s_from_ps
 
 
@@ -182,3 +185,20 @@ class Search:
 def settings_key(settings: Settings) -> tuple[tuple[str, str], ...]:
     """Settings to look up by."""
     return tuple(sorted(settings.items()))
+
+
+def fastest(
+    question: Question, axes: Sequence[tuple[SearchAxis, Sequence[str]]], *, gap: float = 0.0
+) -> tuple[Trial | None, str]:
+    """The fastest candidate along ``axes``, none being faster by more than ``gap``, in this process; where
+    nothing is legal and fits, None and why.
+    """
+    appraiser, census = Appraiser(question), Census(question)
+    for one in appraiser.appraised(list(candidates(question.ground, axes))):
+        census.add(one)
+    if not census.fitting:
+        return None, census.advice()
+    search = Search(census.fitting, appraiser.bound_ps, gap=gap)
+    for settings in search.jobs():
+        search.learn(appraiser.simulated(settings))
+    return search.best, next((one.reason for one in search.trials if one.reason), "")

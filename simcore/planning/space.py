@@ -16,13 +16,17 @@ from simcore.errors import InputError, nearest
 from simcore.graph.schedules import SCHEDULES
 from simcore.hardware import placed_on
 from simcore.planning import fine
+from simcore.planning.classes import CLASS_AXES
 from simcore.planning.ground import PLACEMENT, Ground, SearchAxis, Settings, left, number
 from workloads.models.checked import checked, value_of
 from workloads.parallel.check import check_order
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.parallel.strategy import StrategySpec
 
-_SPECS: Final[dict[str, type[BaseModel]]] = {"parallel": ParallelSpec, "training": TrainingSpec}
+_SPECS: Final[dict[str, type[BaseModel]]] = {
+    "parallel": ParallelSpec, "training": TrainingSpec, "parallel.strategy": StrategySpec,
+}  # fmt: skip
 #: Keys whose values are lists.
 _LISTS: Final = ("parallel.stage_layers", "training.recompute_modules", "training.offload")
 #: Most samples of a microbatch, ranks of context parallelism, chunks of a stage that are tried unasked.
@@ -56,19 +60,22 @@ def _from(
         yield from _from({**chosen, **offer}, ground, rest)
 
 
-def asked_axes(text: str, said: Collection[str]) -> list[tuple[SearchAxis, Sequence[str]]]:
+def asked_axes(
+    text: str, said: Collection[str], *, lists: bool = False
+) -> list[tuple[SearchAxis, Sequence[str]]]:
     """Axes that ``--search`` names ("tp,pp=1:2:4,recompute"), in the order in which they are searched.
 
     "": those that are usual and that the job, whose own keys are ``said``, leaves open, which "usual" among
-    names stands for, too; "all": all of them.
+    names stands for, too; "all": all of them.  ``lists``: of a list of blocks, not of a transformer.
     Errors: InputError for an unknown axis, with the nearest, one named twice, or a value of no job.
     """
+    axes = axes_of(lists=lists)
     usual: dict[str, Sequence[str]] = {
-        axis.name: () for axis in AXES if axis.usual and not {*axis.keys} & {*said}
+        axis.name: () for axis in axes if axis.usual and not {*axis.keys} & {*said}
     }
     if text == "all":
-        return [(axis, ()) for axis in AXES]
-    known = {axis.name: axis for axis in AXES}
+        return [(axis, ()) for axis in axes]
+    known = {axis.name: axis for axis in axes}
     words = [word.strip() for word in (text or "usual").split(",")]
     asked: dict[str, Sequence[str]] = {}
     for word in words:
@@ -77,7 +84,8 @@ def asked_axes(text: str, said: Collection[str]) -> list[tuple[SearchAxis, Seque
             continue
         if name not in known:
             near = nearest(name, ("all", "usual", *known))
-            raise InputError(f"--search: unknown axis {name!r}{near} (all: {', '.join(known)})")
+            kind = " of lists of blocks" if lists else ""
+            raise InputError(f"--search: unknown axis {name!r}{kind}{near} (all: {', '.join(known)})")
         if name in asked:
             raise InputError(f"--search: {name} is named twice")
         if equals and not all(values.split(":")):
@@ -88,7 +96,7 @@ def asked_axes(text: str, said: Collection[str]) -> list[tuple[SearchAxis, Seque
             _check_value(key, value)
     if "usual" in words:
         asked = {**usual, **asked}
-    return [(axis, asked[axis.name]) for axis in AXES if axis.name in asked]
+    return [(axis, asked[axis.name]) for axis in axes if axis.name in asked]
 
 
 def _listed(key: str, text: str) -> str:
@@ -98,7 +106,7 @@ def _listed(key: str, text: str) -> str:
 
 def _check_value(key: str, text: str) -> None:
     """InputError for a value that is none in any job, whatever else it has."""
-    section, _, name = key.partition(".")
+    section, _, name = key.rpartition(".")
     if section in _SPECS:
         found = checked(_SPECS[section], {name: value_of(text, key)}, f"--search: {section}")
         if key == "parallel.order" and isinstance(found, ParallelSpec):
@@ -253,12 +261,18 @@ AXES: Final = (
     SearchAxis("buckets", ("training.bucket_parameters",), fine.buckets, usual=False, fine=True),
     SearchAxis("order", ("parallel.order",), fine.order, usual=False, fine=True),
     SearchAxis("placement", (PLACEMENT,), fine.placement, usual=False, fine=True),
+    *CLASS_AXES,
 )  # fmt: skip
 #: Settings that fine axes alone decide.
 FINE_KEYS: Final = frozenset(key for axis in AXES if axis.fine for key in axis.keys) - frozenset(
     key for axis in AXES if not axis.fine for key in axis.keys
 )
 _OF_KEY: Final = {key: axis for axis in reversed(AXES) for key in axis.keys}
+
+
+def axes_of(*, lists: bool) -> list[SearchAxis]:
+    """Axes of lists of blocks, or of transformers."""
+    return [axis for axis in AXES if axis.lists == lists]
 
 
 def axis_of(key: str) -> SearchAxis | None:

@@ -10,6 +10,7 @@ from typing import Final
 from simcore.elementary import log
 from workloads.evidence import Siblings
 from workloads.jobs import Description
+from workloads.parallel.strategy import WORDS
 
 #: Strategies are told apart where predictions order measured ones rightly with this probability.
 LEVEL: Final = 0.8
@@ -33,10 +34,13 @@ def first_is_fastest(steps_s: Sequence[float], known: Siblings) -> float:
 
 
 def complexity(job: Description) -> tuple[int, ...]:
-    """Order of simplicity: axes that split the model, ranks and chunks that share it, recomputation."""
+    """Order of simplicity: axes that split the model, classes of layers with strategies of their own, ranks
+    and chunks that share it, recomputation.
+    """
     p, t = job.parallel, job.training
     degrees = (p.tp, p.pp, p.cp, p.ep)
+    words = [getattr(p.strategy, layers) for layers in WORDS if layers != "embedding"]
     return (
-        sum(degree > 1 for degree in degrees), p.tp * p.pp * p.cp, p.virtual_stages,
+        sum(degree > 1 for degree in degrees), sum(map(bool, words)), p.tp * p.pp * p.cp, p.virtual_stages,
         int(t.recompute != "none"), t.micro_batch,
     )  # fmt: skip

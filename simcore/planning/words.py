@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from simcore.planning.ground import classes_of
 from workloads.jobs import Description
+from workloads.models.pieces import LayerClass
+from workloads.parallel.strategy import WORDS
 
 
 def short_form(job: Description) -> str:
-    """Degrees, chunks, schedule, micro batch, sharding and recomputation: "tp4 pp2 cp2 v8 mb1 zero1"."""
+    """Degrees, chunks, schedule, micro batch, sharding and recomputation: "tp4 pp2 cp2 v8 mb1 zero1".
+
+    Of a list of blocks what each class of layers does: "dense fsdp.ddp, embedding mp row_wise".
+    """
+    if classes := classes_of(job):
+        return ", ".join(_class_words(job, layers) for layers in WORDS if layers in classes)
     p, t = job.parallel, job.training
     degrees = {"tp": p.tp, "pp": p.pp, "cp": p.cp, "ep": p.ep, "etp": p.etp if p.ep > 1 else 0}
     words = [f"{name}{size}" for name, size in degrees.items() if size > 1 or (name == "etp" and size)]
@@ -32,6 +40,14 @@ def short_form(job: Description) -> str:
     if p.stage_layers:
         words.append("-".join(_runs(p.stage_layers)))
     return " ".join(words)
+
+
+def _class_words(job: Description, layers: LayerClass) -> str:
+    """What a class does, ranks on which tables lie included."""
+    strategy = job.parallel.strategy
+    words = getattr(strategy, layers) or ("mp" if layers == "embedding" else job.training.sharding)
+    tables = "by plan" if strategy.plan else strategy.tables
+    return f"{layers} {words}" + (f" {tables}" if layers == "embedding" and "mp" in words else "")
 
 
 def fine_form(job: Description, base: Description) -> str:

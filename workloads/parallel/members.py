@@ -25,15 +25,36 @@ def members_of(job: Job) -> list[tuple[list[int], Job]]:
     blocks = tables_of(job)
     if not blocks or ranks == 1:
         return [(list(range(ranks)), job)]
+    strategy = job.parallel.strategy.model_copy(update=dict.fromkeys(("dense", "transformer", "expert"), ""))
+    kinds = _kinds(tuple(blocks), ranks, strategy, job.mesh.local_ranks, job.training.micro_batch)
+    return [(list(own), replace(job, views=seen)) for own, seen in kinds]
+
+
+@lru_cache(maxsize=64)
+def _kinds(
+    blocks: tuple[tuple[str, TablesSpec], ...], ranks: int, strategy: StrategySpec, local: int, samples: int
+) -> Sequence[tuple[tuple[int, ...], Views]]:
+    """Ranks that hold the same, with what they hold."""
+    per_rank = [_views(name, block, ranks, strategy, local, samples) for name, block in blocks]
     found: dict[Views, list[int]] = {}
-    per_rank = [
-        _views(name, block, ranks, job.parallel.strategy, job.mesh.local_ranks, job.training.micro_batch)
-        for name, block in blocks
-    ]
     for rank in range(ranks):
         seen = tuple((name, view[rank]) for (name, _), view in zip(blocks, per_rank, strict=True))
         found.setdefault(seen, []).append(rank)
-    return [(own, replace(job, views=seen)) for seen, own in found.items()]
+    return [(tuple(own), seen) for seen, own in found.items()]
+
+
+def busiest_of(job: Job, most: int) -> list[tuple[int, Job]]:
+    """A rank of each of the ``most`` kinds of members that look up most columns, and the job as it sees it.
+
+    A job without tables is as every rank sees it.  InputError for plans that cannot be.
+    """
+
+    def columns(own: Job) -> float:
+        held = [one for _, view in own.views for one in view.held]
+        return plain_sum(one.count * one.lookups * one.ways * one.dim for one in held)
+
+    found = sorted(members_of(job), key=lambda member: (-columns(member[1]), member[0][0]))
+    return [(ranks[0], own) for ranks, own in found[:most]]
 
 
 def tables_of(job: Job) -> list[tuple[str, TablesSpec]]:
@@ -98,7 +119,6 @@ def fullest_tables(job: Job) -> list[str]:
     return [f"tables of rank {rank}: {total:.2f} GiB in {len(most)} tables or parts, the largest {largest}"]
 
 
-@lru_cache(maxsize=64)
 def _views(
     name: str, block: TablesSpec, ranks: int, strategy: StrategySpec, local: int, samples: int
 ) -> Sequence[TablesView]:

@@ -110,8 +110,9 @@ def plan(
     kept = tempfile.TemporaryDirectory(prefix="simcore-plan-") if out is None else None
     folder = Path(kept.name) if kept is not None else Path(str(out))
     began = time.perf_counter()
+    lists = bool(ask.question.ground.classes)
     unpolished = "" if polish else "as asked"
-    axes = asked_axes(search, ask.kept)
+    axes = asked_axes(search, ask.kept, lists=lists)
     found = answered(ask, axes, folder, gap=gap, budget_s=budget_s, unpolished=unpolished)
     if not found.planned.census.fitting:
         raise InfeasibleError(f"no candidate is legal and fits; {found.planned.census.advice()}")

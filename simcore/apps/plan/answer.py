@@ -93,6 +93,8 @@ def answered(
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder / JOURNAL, ask.question)
     searched = {key for axis, _ in axes if axis.fine for key in axis.keys}
+    if ask.question.ground.classes and not unpolished:
+        unpolished = "a list of blocks has no finer axes"
     kept = None if unpolished else {*ask.kept, *searched}
     with chosen_workers(ray, outcome_version) as workers:
         found = planned(

@@ -150,7 +150,8 @@ def plan(
         if len(clusters) > 1:
             folder = folder / str(name) if out else folder
             say(f"{name} ...")
-        axes = asked_axes(search, ask.kept)
+        lists = bool(ask.question.ground.classes)
+        axes = asked_axes(search, ask.kept, lists=lists)
         found = answered(
             ask, axes, folder,
             gap=gap, budget_s=budget, emit=emit or "", unpolished=unpolished, ray=ray,

@@ -55,13 +55,17 @@ class Size:
 class Front:
     """``sizes`` with the fewest GPUs first; ``deadline_s``: when all tokens are to be trained on.
 
-    ``objective``: see :data:`~simcore.apps.plan.asking.OBJECTIVES`; ``prices``: None where not known.
+    ``objective``: see :data:`~simcore.apps.plan.asking.OBJECTIVES`; ``prices``: None where not known;
+    ``counted``: what throughput counts, "tokens" or "samples", and in
+    ``short``.
     """
 
     sizes: tuple[Size, ...]
     deadline_s: float | None = None
     objective: str = "time"
     prices: PriceList | None = None
+    counted: str = "tokens"
+    short: str = "tok"
 
     @property
     def fewest(self) -> Size | None:
@@ -104,12 +108,12 @@ class Front:
 
     def lines(self) -> list[str]:
         """For the terminal: two lines for each, the cluster and its strategy in the second."""
-        heads = [f"{'GPUs':>7} {'step s':>9} {'tokens/s':>10}"]
+        heads = [f"{'GPUs':>7} {'step s':>9} {f'{self.counted}/s':>10}"]
         if any(one.tokens for one in self.sizes):
             heads.append(f"{'days':>8} {'GPU-h':>9}")
         if self.prices is not None:
             money = self.prices.currency
-            heads.append(f"{money + '/Mtok':>10}")
+            heads.append(f"{f'{money}/M{self.short}':>10}")
             heads += [f"{money:>10}"] if any(one.tokens for one in self.sizes) else []
         out = [" ".join(heads)]
         for one in self.sizes:
@@ -163,7 +167,8 @@ def front(
                 per_million=None if prices is None else prices.per_million_tokens(cluster, speed),
             )
         )
-    return Front(marked(sizes), deadline_s, objective, prices)
+    ground = answers[0].planned.question.ground
+    return Front(marked(sizes), deadline_s, objective, prices, ground.counted, ground.counted_short)
 
 
 def marked(sizes: Sequence[Size]) -> tuple[Size, ...]:

@@ -78,7 +78,7 @@ def _memory(axes: Axes, answer: Answer) -> None:
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("memory of the fullest stage in GiB (dotted: what a GPU has)")
     axes.set_ylabel("step time in s")
-    axes.set_title(f"{plan.question.ground.model.name} on {plan.question.cluster.name}", loc="left")
+    axes.set_title(f"{plan.question.ground.base.model.name} on {plan.question.cluster.name}", loc="left")
     _plain(axes)
 
 
@@ -101,7 +101,7 @@ def _gpus(axes: Axes, sizes: Front) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("GPUs (dotted: as the first scales)")
-    axes.set_ylabel("tokens/s of the best strategy")
+    axes.set_ylabel(f"{sizes.counted}/s of the best strategy")
     _plain(axes)
 
 

@@ -145,8 +145,8 @@ def _agrees(settings: Settings, wanted: tuple[object, object]) -> bool:
         section, _, name = key.partition(".")
         if section == "cluster":
             return False
-        value = getattr(wanted[0] if section == "parallel" else wanted[1], name)
-        if str(value).lower() != text.lower():
+        value = attrgetter(name)(wanted[0] if section == "parallel" else wanted[1])
+        if str(value).lower() != text.strip('"').lower():
             return False
     return True
 
@@ -284,4 +284,4 @@ def default_folder(question: Question) -> Path:
     """Where a plan goes if nothing is said."""
     from simcore.files import folder_name
 
-    return Path("plans") / folder_name(f"{question.ground.model.name}-{question.cluster.name}")
+    return Path("plans") / folder_name(f"{question.ground.base.model.name}-{question.cluster.name}")

@@ -33,9 +33,11 @@ def table(
     plan: Planned, best: Sequence[Explained], beside: Mapping[str, Explained], prices: PriceList | None
 ) -> list[str]:
     """``best``, the fastest first, and those that stand ``beside`` them: strategy, then its numbers."""
-    money = f" {prices.currency + '/Mtok':>9}" if prices is not None else ""
+    short = plan.question.ground.counted_short
+    money = f" {f'{prices.currency}/M{short}':>9}" if prices is not None else ""
     lines = [
-        f"{'step s':>12}{'80% band':>12}{'tok/s/GPU':>11}{'MFU':>7}{'GiB':>8}{'bubble':>9}{'comm.':>8}{money}"
+        f"{'step s':>12}{'80% band':>12}{f'{short}/s/GPU':>11}{'MFU':>7}{'GiB':>8}{'bubble':>9}{'comm.':>8}"
+        f"{money}"
     ]
     rows = {str(rank): one for rank, one in enumerate(best, start=1)}
     for mark, one in beside.items():

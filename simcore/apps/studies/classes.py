@@ -1,4 +1,7 @@
-"""Strategies of a model's classes of layers, and a job's step under each."""
+"""Strategies of a model's classes of layers as MAD-Max enumerates them, and a job's step under each.
+
+``plan.py`` and ``codesign.py`` search all there are (:mod:`simcore.planning.classes`).
+"""
 
 from __future__ import annotations
 

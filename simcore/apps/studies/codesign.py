@@ -44,41 +44,48 @@ class ScaledMachine:
 
 
 def points(
-    model: str, cluster: str, settings: Mapping[str, str], factors: Sequence[float]
+    model: str,
+    cluster: str,
+    settings: Mapping[str, str],
+    factors: Sequence[float],
+    *,
+    search: str = "",
+    gap: float = 0.0,
 ) -> Iterator[ScaledMachine]:
     """The machine as it is, then each resource and all together times each of ``factors``.
 
-    InputError where nothing fits or can be on the machine as it is.
+    ``search``: the axes of strategies, as ``plan.py`` takes them; ``gap``: how much faster than the one found
+    another strategy may be.  InputError where nothing fits or can be on the machine as it is.
     """
+    from simcore.apps.plan.asking import asked
     from simcore.apps.progress import say
-    from simcore.apps.studies.classes import best_of, class_step, classes_of, strategies
     from simcore.hardware import is_hardware_key, load_cluster
+    from simcore.planning.search import fastest
+    from simcore.planning.space import asked_axes
 
     known = load_cluster(cluster, {key: text for key, text in settings.items() if is_hardware_key(key)})
-    classes = classes_of(model, cluster, settings)
-    tried = strategies(classes)
 
     def best(name: str, factor: float, keys: Sequence[str], before_s: float | None) -> ScaledMachine:
-        say(f"{name} x {factor:g}, {len(tried)} strategies ...")
+        say(f"{name} x {factor:g} ...")
         changed = {key: repr(factor * value) for key, value in _values(known, keys).items()}
         size = float(changed.get("gpu.hbm_bytes", known.gpu.hbm_bytes))
         if "gpu.hbm_bytes" in changed:
             changed["gpu.hbm_bytes"] = str(int(size))
-        if "embedding" in classes and "strategy.room_bytes" not in settings:
+        if "strategy.room_bytes" not in settings:
             changed["strategy.room_bytes"] = repr(_ROOM * size)
-        steps = [class_step(model, cluster, {**settings, **changed}, one) for one in tried]
-        found = best_of(steps)
+        said = {**settings, **changed}
+        ask = asked(model, cluster, [f"{key}={text}" for key, text in said.items()])
+        lists = bool(ask.question.ground.classes)
+        found, reason = fastest(ask.question, asked_axes(search, ask.kept, lists=lists), gap=gap)
         if found is None or found.step_s is None:
-            return ScaledMachine(name, factor, None, None, "", steps[0].reason)
-        return ScaledMachine(
-            name, factor, found.step_s, (before_s or found.step_s) / found.step_s, str(found.strategy)
-        )
+            return ScaledMachine(name, factor, None, None, "", reason)
+        gained = (before_s or found.step_s) / found.step_s
+        strategy = ask.question.named(found.settings)
+        return ScaledMachine(name, factor, found.step_s, gained, strategy)
 
     base = best("as it is", 1.0, (), None)
     if base.step_s is None:
-        raise InputError(
-            f"{model} on {cluster}: no strategy of {len(tried)} can be; the first: {base.reason}"
-        )
+        raise InputError(f"{model} on {cluster}: no strategy can be: {base.reason}")
     yield base
     every = tuple(key for keys in RESOURCES.values() for key in keys)
     for name, keys in (*RESOURCES.items(), (TOGETHER, every)):
@@ -110,16 +117,25 @@ def codesign(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of run_sim.py; repeatable.")
     ] = None,
+    search: Annotated[
+        str, typer.Option(metavar="AXES", help="Axes of strategies, as plan.py takes them. Default: its own.")
+    ] = "",
+    gap: Annotated[
+        float, typer.Option(help="How much faster another strategy may be than the one found.")
+    ] = 0.01,
     out: Annotated[
         Path | None, typer.Option(help=f"Folder for {TABLE} and {PICTURE}. Default: none are written.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """More FLOP/s, HBM, NVLink or NICs: what MODEL gains, with the best strategy at each point."""
+    from simcore.apps.plan.asking import checked_limits
     from simcore.apps.run.settings import split_pairs
 
     numbers = _factors(factors)
-    found = list(points(model, cluster, split_pairs(settings or ()), numbers))
+    checked_limits(gap, 1.0, 0.0)
+    said = split_pairs(settings or ())
+    found = list(points(model, cluster, said, numbers, search=search, gap=gap))
     if out is not None:
         _write(found, out, f"{model} on {cluster}")
     if as_json:
@@ -141,12 +157,14 @@ def _factors(text: str) -> list[float]:
 
 
 def lines(found: Sequence[ScaledMachine]) -> list[str]:
-    """A line for each point, of at most 80 letters where names are short."""
+    """A line for each point of at most 80 letters, or two."""
     out = [f"{'':<15}{'times':>6}{'step':>11}{'faster':>8}  best strategy"]
     for one in found:
         step = "none fits" if one.step_s is None else f"{1e3 * one.step_s:.4g} ms"
         gain = "" if one.gain is None else f"{one.gain:.2f}x"
-        out.append(f"{one.resource:<15}{one.factor:>6g}{step:>11}{gain:>8}  {one.strategy}")
+        row = f"{one.resource:<15}{one.factor:>6g}{step:>11}{gain:>8}"
+        fits = len(row) + 2 + len(one.strategy) <= 80
+        out += [f"{row}  {one.strategy}"] if fits else [row, f"  {one.strategy}"]
     return out
 
 
@@ -167,6 +185,8 @@ def _write(found: Sequence[ScaledMachine], out: Path, title: str) -> None:
             ]
             axes.plot(*zip(*sorted(line), strict=True), marker="o", label=name)
         axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted({one.factor for one in found}))
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("times as much")
         axes.set_ylabel("times as fast, best strategy each")
         axes.set_title(title)
