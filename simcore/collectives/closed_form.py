@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from simcore.collectives.decision import Decision
 from simcore.collectives.kinds import Collective
-from simcore.collectives.plan import CollectivePlan, LinkUse
+from simcore.collectives.plan import CollectivePlan, LinkUses
 from simcore.errors import InputError
 from simcore.units import PS_PER_S, ps_from_s
 
@@ -30,7 +30,7 @@ class PlannedLoad:
     part that crosses nodes.
     """
 
-    uses: tuple[LinkUse, ...]
+    uses: LinkUses
     nvlink_bytes_per_s: float
     network_bytes_per_s: float
     network_share: float
@@ -55,14 +55,6 @@ def alone_ps(latency_ps: int, volume_bytes: float, rate_bytes_per_s: float) -> i
     if volume_bytes == 0:
         return latency_ps
     return latency_ps + round(volume_bytes * PS_PER_S / rate_bytes_per_s)
-
-
-def link_uses(links: npt.ArrayLike, weights: npt.ArrayLike, inputs: npt.ArrayLike) -> tuple[LinkUse, ...]:
-    """Arrays of link indices, weights and input ports as the plan's tuple."""
-    ids = np.asarray(links, dtype=np.int64).tolist()
-    loads = np.asarray(weights, dtype=np.float64).tolist()
-    ports = np.asarray(inputs, dtype=np.float64).tolist()
-    return tuple(LinkUse(*use) for use in zip(ids, loads, ports, strict=True))
 
 
 def hbm_bytes_per_wire_byte(

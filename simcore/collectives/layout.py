@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
 from simcore.collectives.ring_search import NodeRings, disjoint_paths, find_rings
 from simcore.errors import InputError
 from simcore.hardware.node import NodeLinks
@@ -93,14 +95,20 @@ def checked_ranks(fabric: Topology, ranks: Sequence[int]) -> None:
 def layout_of(fabric: Topology, ranks: Sequence[int]) -> PlacedGroup:
     """The layout of ``ranks`` in any order.  InputError as :func:`checked_ranks`."""
     checked_ranks(fabric, ranks)
-    by_node: dict[int, list[int]] = {}
-    for gpu in sorted(fabric.gpu_of_rank(rank) for rank in ranks):
-        by_node.setdefault(fabric.domain_of(gpu), []).append(gpu)
-    nodes = tuple(tuple(by_node[node]) for node in sorted(by_node))
-    local = tuple(tuple(fabric.place_of(gpu) for gpu in gpus) for gpus in nodes)
-    cables = fabric.links.cables
-    nics = min(sum(int(cables[nic]) for nic in {fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
-    network_s = _mean_network_s(fabric, nodes)
+    gpus = np.sort(fabric.gpus_of(np.array(ranks, dtype=np.int64)))
+    per_domain = fabric.cluster.gpus_per_domain
+    node, place = np.divmod(gpus, per_domain)
+    begins = np.flatnonzero(np.diff(node, prepend=-1))
+    bounds = list(pairwise([*begins.tolist(), len(gpus)]))
+    nodes, local = (
+        tuple([tuple(column[lo:hi]) for lo, hi in bounds]) for column in (gpus.tolist(), place.tolist())
+    )
+    nic, once = np.unique(fabric.nics_out_of(gpus), return_index=True)
+    on_node = np.searchsorted(begins, once, side="right") - 1
+    nics = int(np.bincount(on_node, fabric.links.cables[nic]).min())
+    rail = gpus[begins] - place[begins] + place[0]
+    hops = fabric.latencies_s(rail, np.roll(rail, -1)) if len(rail) > 1 else rail[:0]
+    network_s = math.fsum(hops.tolist()) / max(1, len(hops))
     if fabric.cluster.intra_node == "nvswitch":
         return PlacedGroup(nodes, local, nics, network_s)
     found = [find_rings(fabric.node, members) for members in local]
@@ -166,13 +174,4 @@ def _hop_s(node: NodeLinks, order: tuple[int, ...]) -> float:
     """Latency of a ring's hop, averaged around it."""
     pairs = zip(order, (*order[1:], order[0]), strict=True)
     hops = [float(node.latency_s[list(node.route(src, dst))].sum()) for src, dst in pairs]
-    return math.fsum(hops) / len(hops)
-
-
-def _mean_network_s(fabric: Topology, nodes: tuple[tuple[int, ...], ...]) -> float:
-    if len(nodes) == 1:
-        return 0.0
-    first = fabric.place_of(nodes[0][0])
-    rail = [gpus[0] - fabric.place_of(gpus[0]) + first for gpus in nodes]
-    hops = [fabric.latency_s(src, dst) for src, dst in pairwise([*rail, rail[0]])]
     return math.fsum(hops) / len(hops)

@@ -6,10 +6,13 @@ The seam between ``collectives`` (which knows NCCL) and ``engine``/``network`` (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from simcore.collectives.kinds import Collective, kind_of
 
@@ -18,8 +21,7 @@ from simcore.collectives.kinds import Collective, kind_of
 _MAX_SHARED_CHANNELS: Final = 32
 
 
-@dataclass(frozen=True)
-class LinkUse:
+class LinkUse(NamedTuple):
     """A plan's load on one directed link: ``weight`` link bytes per byte of plan progress.
 
     Progress counts the bytes of one connection, so a weight is a number of connections: flows that share a
@@ -32,6 +34,48 @@ class LinkUse:
     link: int  # index into Topology.links
     weight: float
     inputs: float = 0.0
+
+
+class LinkUses(Sequence[LinkUse]):
+    """A plan's loads as columns, links ascending; single ones are made when somebody asks for them.
+
+    A group of thousands of ranks loads as many links, and few of them concern a representative.
+    """
+
+    def __init__(self, link: npt.ArrayLike, weight: npt.ArrayLike, inputs: npt.ArrayLike) -> None:
+        self.link = np.asarray(link, dtype=np.int64)
+        self.weight = np.asarray(weight, dtype=np.float64)
+        self.inputs = np.asarray(inputs, dtype=np.float64)
+
+    @classmethod
+    def of(cls, uses: Sequence[LinkUse]) -> LinkUses:
+        """From single ones; columns as they are."""
+        if isinstance(uses, LinkUses):
+            return uses
+        return cls(*zip(*uses, strict=True)) if uses else cls((), (), ())
+
+    @cached_property
+    def _single(self) -> tuple[LinkUse, ...]:
+        columns = (self.link, self.weight, self.inputs)
+        return tuple(map(LinkUse, *(column.tolist() for column in columns)))
+
+    def __len__(self) -> int:
+        return len(self.link)
+
+    @overload
+    def __getitem__(self, index: int) -> LinkUse: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LinkUse, ...]: ...
+    def __getitem__(self, index: int | slice) -> LinkUse | tuple[LinkUse, ...]:
+        return self._single[index]
+
+    def __iter__(self) -> Iterator[LinkUse]:
+        return iter(self._single)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._single == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +115,7 @@ class CollectivePlan:
     volume_bytes: float
     rate_cap_bytes_per_s: float
     hbm_bytes_per_byte: float
-    links: tuple[LinkUse, ...]
+    links: Sequence[LinkUse]
     alone_ps: int
     relative_error: float = 0.0
     copy_bytes_per_s: float = math.inf

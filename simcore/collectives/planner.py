@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,7 @@ from simcore.collectives.loads import (
     ring_load,
     tree_load,
 )
-from simcore.collectives.plan import CollectivePlan
+from simcore.collectives.plan import CollectivePlan, LinkUses
 from simcore.collectives.protocols import SIMPLE
 from simcore.collectives.routed import routed_load
 from simcore.collectives.spread import relative_error, tuner_error
@@ -217,18 +218,18 @@ class NcclPlanner:
         if not (capacity > 0).all():
             dead = int(ids[int(np.argmin(capacity))])
             raise InputError(f"link {fabric.links.names[dead]!r} has no bandwidth, but {algorithm} needs it")
-        uses = closed_form.link_uses(ids, weights * connections, inputs)
-        gpus = [gpu for members in layout.nodes for gpu in members]
-        nics = {fabric.nic_out(gpu) for gpu in gpus}
+        uses = LinkUses(ids, weights * connections, inputs)
+        feeds = uses.weight[np.isin(ids, fabric.sending_nics)]
+        gpus = np.fromiter(chain.from_iterable(layout.nodes), dtype=np.int64, count=layout.num_ranks)
         nvlink = np.isin(ids, fabric.inside_links(gpus))
         senders = 1 if algorithm == "p2p" else layout.num_ranks
         return PlannedLoad(
             uses=uses,
             nvlink_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[nvlink], weights[nvlink]),
             network_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[~nvlink], weights[~nvlink]),
-            network_share=float(weights[np.isin(ids, list(nics))].sum()) / senders,
+            network_share=float(weights[np.isin(ids, fabric.nics_out_of(gpus))].sum()) / senders,
             connections=connections,
-            feed_weight=next((use.weight for use in uses if use.link in fabric.sending_nics), 0.0),
+            feed_weight=float(feeds[0]) if len(feeds) else 0.0,
         )
 
     def _link_load(

@@ -10,7 +10,7 @@ Note [Link order]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -92,11 +92,14 @@ class Topology:
 
     def gpus_of_ranks(self, num_ranks: int) -> Ints:
         """GPUs of the ranks 0 to ``num_ranks`` - 1.  InputError as :meth:`gpu_of_rank`."""
-        if num_ranks:
-            self.gpu_of_rank(num_ranks - 1)
-        ranks = np.arange(num_ranks, dtype=np.int64)
+        return self.gpus_of(np.arange(num_ranks, dtype=np.int64))
+
+    def gpus_of(self, ranks: Ints) -> Ints:
+        """:meth:`gpu_of_rank` of many ranks."""
+        for rank in (int(ranks.min()), int(ranks.max())) if len(ranks) else ():
+            self.gpu_of_rank(rank)
         if self._placed is not None:
-            return self._placed[:num_ranks]
+            return self._placed[ranks]
         if self.cluster.placement == "round_robin":
             return ranks % self._num_nodes * self._per_node + ranks // self._num_nodes
         return ranks
@@ -154,12 +157,15 @@ class Topology:
         """Whether ``link`` lies inside a node: neither a NIC nor between switches."""
         return link < self._first_nic
 
-    def inside_links(self, gpus: Iterable[int]) -> Ints:
+    def nics_out_of(self, gpus: Ints) -> Ints:
+        """:meth:`nic_out` of many GPUs."""
+        return self._nics_of_all[0][gpus]
+
+    def inside_links(self, gpus: Ints) -> Ints:
         """Links inside nodes that belong to ``gpus``: their ports, or all links of their nodes."""
         if self._switched:
-            ports = [port for gpu in gpus for port in (self.nvlink_out(gpu), self.nvlink_in(gpu))]
-            return np.array(ports, dtype=np.int64)
-        nodes = np.array(sorted({self.node_of(gpu) for gpu in gpus}), dtype=np.int64)
+            return np.concatenate([gpus, self._gpus + gpus])
+        nodes = np.unique(gpus // self._per_node)
         return (nodes[:, None] * self.node.num_links + np.arange(self.node.num_links)).reshape(-1)
 
     def route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
@@ -191,7 +197,7 @@ class Topology:
         if not self._switched:
             return _padded([self.route(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)])
         src_domain, dst_domain = src // self._per_domain, dst // self._per_domain
-        leaf, (out, into) = self.leaves_of_all(), self._nics_of_all()
+        leaf, (out, into) = self._leaf, self._nics_of_all
         ways, which = np.unique(leaf[src] * self.fabric.num_leaves + leaf[dst], return_inverse=True)
         between = _padded([self.fabric.route(*divmod(way, self.fabric.num_leaves)) for way in ways.tolist()])
         found = np.full((len(src), between.shape[1] + 2), -1, dtype=np.int64)
@@ -228,6 +234,13 @@ class Topology:
         latency = self.links.latency_s
         return plain_sum(float(latency[link]) for link in self.route(src_gpu, dst_gpu))
 
+    def latencies_s(self, src: Ints, dst: Ints) -> npt.NDArray[np.float64]:
+        """:meth:`latency_s` of many pairs of GPUs."""
+        total = np.zeros(len(src))
+        for link in self.routes(src, dst).T:  # one after the other, as a plain sum has it
+            total += np.where(link >= 0, self.links.latency_s[link], 0.0)
+        return total
+
     def nodes_of_all(self) -> Ints:
         """Node of every GPU."""
         return np.arange(self._gpus, dtype=np.int64) // self._per_node
@@ -238,6 +251,10 @@ class Topology:
 
     def leaves_of_all(self) -> Ints:
         """Leaf of every GPU."""
+        return self._leaf.copy()
+
+    @cached_property
+    def _leaf(self) -> Ints:
         group = self.nodes_of_all() // self.cluster.nodes_per_leaf
         if self._leaves_per_group == 1:
             return group
@@ -249,13 +266,13 @@ class Topology:
         gpus = np.arange(self._gpus, dtype=np.int64)
         columns = [gpus, self._gpus + gpus] if self._switched else []
         if self.ports.is_exclusive:
-            columns += self._nics_of_all()
+            columns += self._nics_of_all
         return np.stack(columns, axis=1) if columns else np.zeros((self._gpus, 0), dtype=np.int64)
 
     def shared_links_of_all(self) -> Ints:
         """Links beyond its node that a GPU shares with others, by GPU: NICs, uplinks of switches above."""
-        columns = [] if self.ports.is_exclusive else self._nics_of_all()
-        above = self._first_leaf_link + self.fabric.above(self.leaves_of_all())
+        columns = [] if self.ports.is_exclusive else self._nics_of_all
+        above = self._first_leaf_link + self.fabric.above(self._leaf)
         return np.concatenate([*(column[:, None] for column in columns), above], axis=1)
 
     @cached_property
@@ -267,9 +284,9 @@ class Topology:
         """
         links = self.links.bytes_per_s
         found = np.zeros(len(links), dtype=np.bool_)
-        above = self.fabric.above(self.leaves_of_all())
+        above = self.fabric.above(self._leaf)
         if above.shape[1]:
-            out, into = self._nics_of_all()
+            out, into = self._nics_of_all
             once = np.unique(out, return_index=True)[1]  # GPUs, one for each NIC
             uplinks = self._first_leaf_link + above[once]
             most = np.zeros(len(links))
@@ -283,6 +300,7 @@ class Topology:
         count = 0 if self._switched else self.node.num_links
         return np.arange(self._num_nodes * count, dtype=np.int64).reshape(self._num_nodes, count)
 
+    @cached_property
     def _nics_of_all(self) -> list[Ints]:
         port = np.tile(np.array(self.ports.of_gpu, dtype=np.int64), self._num_nodes)
         out = self._first_nic + self.nodes_of_all() * self._num_ports + port

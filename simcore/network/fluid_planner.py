@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from simcore.collectives.plan import LinkUses
 from simcore.network.packet import PacketSettings
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class FluidPlanner:
         return told
 
     def _without_small_loads(self, plan: CollectivePlan) -> CollectivePlan:
-        most = max((use.weight for use in plan.links), default=0.0) * plan.volume_bytes
-        if not plan.links or most > self._packet_bytes:
+        uses = LinkUses.of(plan.links)
+        if float(uses.weight.max(initial=0.0)) * plan.volume_bytes > self._packet_bytes:
             return plan
-        carries = all(self._bytes_per_s[use.link] > 0.0 for use in plan.links)
+        carries = bool((self._bytes_per_s[uses.link] > 0.0).all())
         return replace(plan, links=()) if carries else plan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcore.collectives.kinds import SEND_RECV
-from simcore.collectives.plan import LinkUse
+from simcore.collectives.plan import LinkUse, LinkUses
 from simcore.errors import GraphError
 from simcore.graph.ops import IntArray
 from simcore.symmetry.fabric import Fabric
@@ -110,11 +110,10 @@ class Quotient:
         uses: dict[int, list[float]] = defaultdict(list)
         for rank, instance in self._arrivals[place.relation][place.group_class]:
             ranks = tuple(relation.members[instance].tolist())
-            ports = set(self._own_ports[rank].tolist())
-            links = self._planned(relation, ranks, collective, num_bytes).links
-            for use in links:
-                if use.link in ports:
-                    uses[use.link].append(use.weight)
+            loads = LinkUses.of(self._planned(relation, ranks, collective, num_bytes).links)
+            mine = np.isin(loads.link, self._own_ports[rank])
+            for link, weight in zip(loads.link[mine].tolist(), loads.weight[mine].tolist(), strict=True):
+                uses[link].append(weight)
         if (collective, num_bytes) not in relation.calls:
             raise GraphError(f"group {relation.group!r}: nobody sends {num_bytes} bytes that a rank receives")
         call = relation.calls.index((collective, num_bytes))

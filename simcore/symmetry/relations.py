@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.kinds import SEND_RECV
+from simcore.collectives.plan import LinkUses
 from simcore.graph import Graph, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray
 from simcore.symmetry.colours import first_seen, unique_rows
@@ -73,12 +74,12 @@ def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Rel
     """All relations that the job's communication ops use, in a stable order."""
     ops = graph.ops
     used = np.isin(ops.kind, (OpKind.COLLECTIVE, OpKind.SEND))
-    calls: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
-    for row in np.flatnonzero(used).tolist():
-        is_send = ops.kind[row] == OpKind.SEND
-        key = (ops.group[row], int(ops.peer_delta[row]) if is_send else 0)
-        what = (ops.collective[row] or SEND_RECV.name, int(ops.num_bytes[row]))
-        calls.setdefault(key, {})[what] = None
+    delta_of = np.where(ops.kind == OpKind.SEND, ops.peer_delta, 0)
+    columns = np.stack([ops.group.codes, delta_of, ops.collective.codes, ops.num_bytes], axis=1)[used]
+    calls: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for group, delta, collective, num_bytes in np.unique(columns, axis=0).tolist():
+        what = (ops.collective.values[collective] or SEND_RECV.name, num_bytes)
+        calls.setdefault((ops.group.values[group], delta), []).append(what)
     fabric = Fabric(topology, graph.world_size)
     found = []
     for (name, delta), wanted in sorted(calls.items()):
@@ -144,9 +145,10 @@ def _relation(
     colour_by_pattern = np.array(_number(colours), dtype=np.int64)
     carries = np.zeros((len(example), members.shape[1], fabric.own.shape[1]), dtype=np.bool_)
     for number, of_members in enumerate(roles):
-        for k, loads in enumerate(of_members):
-            for _, port, _ in loads:
-                carries[number, k, port] = True
+        for k, by_call in enumerate(of_members):
+            for loads in set(by_call):
+                for port, _ in loads:
+                    carries[number, k, port] = True
     return Relation(
         name, delta, tuple(calls), members, colour_by_pattern[pattern], roles_by_pattern[pattern],
         np.unique(fabric.own[gpus][carries[pattern]]), _spread(uses, pattern, gpus, fabric),
@@ -211,35 +213,64 @@ _LITERAL: Final = -2
 
 def _split_loads(
     plans: list[CollectivePlan], gpus: IntArray, fabric: Fabric
-) -> tuple[list[tuple[tuple[int, int, float], ...]], list[_Load]]:
-    """Loads of an instance: per member on its own ports (call, port, weight); and on all other links.
+) -> tuple[list[tuple[tuple[tuple[int, float], ...], ...]], list[_Load]]:
+    """Loads of an instance: per member and call on its own ports (port, weight); and on all other links.
 
     A link that is no member's own is inside a member's node, or a port of the GPU that sits on the node of
     one member, at the place of another: the members' own shared ports, or what traffic between rails passes
     on its way.
     """
-    owner: dict[int, tuple[int, int]] = {}
+    split: dict[int, tuple[list[tuple[tuple[int, float], ...]], list[_Load]]] = {}  # by what calls share
+    own = fabric.own[gpus]
+    order = np.argsort(own, axis=None)
+    sorted_own = np.append(own.reshape(-1)[order], -1)
     places: dict[int, tuple[int, int, int]] = {}
-    for k, gpu in enumerate(gpus.tolist()):
-        owner.update({link: (k, port) for port, link in enumerate(fabric.own[gpu].tolist())})
-        for port, link in enumerate(fabric.ports[gpu].tolist()):
-            places.setdefault(link, (k, k, port))
+    of_calls, loads = [], list[_Load]()
+    for call, plan in enumerate(plans):
+        if id(plan.links) not in split:
+            uses = LinkUses.of(plan.links)
+            at = np.searchsorted(sorted_own[:-1], uses.link)
+            mine = sorted_own[at] == uses.link
+            if not places and not mine.all():
+                places = _places(gpus, fabric)
+            k, port = np.divmod(order[at[mine]], own.shape[1])
+            roles: list[list[tuple[int, float]]] = [[] for _ in range(len(gpus))]
+            for member, *role in zip(k.tolist(), port.tolist(), uses.weight[mine].tolist(), strict=True):
+                roles[member].append((role[0], role[1]))
+            rest = (column[~mine].tolist() for column in (uses.link, uses.weight, uses.inputs))
+            others = [
+                _Load(call, *_place(link, places, gpus, fabric), weight, inputs)
+                for link, weight, inputs in zip(*rest, strict=True)
+            ]
+            split[id(plan.links)] = [tuple(role) for role in roles], others
+        of_members, others = split[id(plan.links)]
+        of_calls.append(of_members)
+        loads += [load._replace(call=call) for load in others]
+    return list(zip(*of_calls, strict=True)), loads
+
+
+def _places(gpus: IntArray, fabric: Fabric) -> dict[int, tuple[int, int, int]]:
+    """Where links are that members share: (on, at, link) as :class:`_Load` has them."""
+    places: dict[int, tuple[int, int, int]] = {}
+    own = fabric.own.shape[1]
+    shared, first = np.unique(fabric.shared[gpus], return_index=True)
+    for link, at in zip(shared.tolist(), first.tolist(), strict=True):
+        k, port = divmod(at, fabric.shared.shape[1])
+        places[link] = (k, k, own + port)
     for k in np.unique(fabric.node[gpus], return_index=True)[1].tolist():
         for number, link in enumerate(fabric.node_links[fabric.node[gpus[k]]].tolist()):
             places[link] = (k, _INSIDE, number)
-    roles: list[list[tuple[int, int, float]]] = [[] for _ in range(len(gpus))]
-    loads: list[_Load] = []
-    for call, plan in enumerate(plans):
-        for use in plan.links:
-            if use.link in owner:
-                k, port = owner[use.link]
-                roles[k].append((call, port, use.weight))
-                continue
-            if use.link not in places and fabric.is_alike:
-                _add_places_between(places, gpus, fabric)
-            place = places.get(use.link, (0, _LITERAL, use.link)) if not fabric.is_alike else places[use.link]
-            loads.append(_Load(call, *place, use.weight, use.inputs))
-    return [tuple(role) for role in roles], loads
+    return places
+
+
+def _place(
+    link: int, places: dict[int, tuple[int, int, int]], gpus: IntArray, fabric: Fabric
+) -> tuple[int, int, int]:
+    if not fabric.is_alike:
+        return places.get(link, (0, _LITERAL, link))
+    if link not in places:
+        _add_places_between(places, gpus, fabric)
+    return places[link]
 
 
 def _add_places_between(places: dict[int, tuple[int, int, int]], gpus: IntArray, fabric: Fabric) -> None:

@@ -86,22 +86,27 @@ class _Pass:
 
 @dataclass
 class _StageMessages:
-    """One stage's actions while messages are planned; ``passes`` by kind and chunk."""
+    """One stage's actions while messages are planned; ``passes`` by kind and chunk, ``own`` by action."""
 
     actions: Sequence[Action]
     passes: defaultdict[tuple[str, int], _Pass]
+    own: list[_Pass] = field(init=False)
     slots: list[list[int]] = field(default_factory=list)
     slot_end: list[int] = field(default_factory=list)
     sends: dict[int, list[StageMessage]] = field(default_factory=dict)
     posts: dict[int, list[tuple[int, StageMessage]]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.own = [self.of(action) for action in self.actions]
+
     def of(self, action: Action) -> _Pass:
         """What the action has in common with others."""
         return self.passes[action.kind, action.chunk]
 
-    def end(self, action: Action, time: int) -> None:
+    def end(self, position: int, time: int) -> None:
         """The action is done; other stages wait for an input gradient under the name of a whole backward."""
-        self.of(action).done[action.microbatch] = time
+        action = self.actions[position]
+        self.own[position].done[action.microbatch] = time
         if action.kind == "I":
             self.passes["B", action.chunk].done[action.microbatch] = time
 
@@ -182,8 +187,7 @@ def _in_turn(stages: list[_StageMessages], *, one_chunk: bool) -> None:
     """What an action made behind it, what it needs before it; see Note [Exchanges in turn]."""
     for stage in stages:
         latest = {"F": -1}
-        for position, action in enumerate(stage.actions):
-            own = stage.of(action)
+        for position, (action, own) in enumerate(zip(stage.actions, stage.own, strict=True)):
             if own.message is not None:
                 stage.sends[position] = [own.message]
             behind = position - 1 if one_chunk else latest.get(action.kind, position - 2)
@@ -202,10 +206,10 @@ def _in_rounds(stages: list[_StageMessages]) -> None:
             if taken[number] == len(stage.actions):
                 continue
             action = stage.actions[taken[number]]
-            own = stage.of(action)
+            own = stage.own[taken[number]]
             if any(done[action.microbatch] < 0 for done in own.needed):
                 continue
-            stage.end(action, order)
+            stage.end(taken[number], order)
             taken[number] += 1
             if own.message is not None:
                 order += 1
@@ -224,7 +228,7 @@ def _in_time(stages: list[_StageMessages], *, joint: bool) -> None:
     for stage in stages:
         for slot, end in zip(stage.slots, stage.slot_end, strict=True):
             for position in slot:
-                own = stage.of(stage.actions[position])
+                own = stage.own[position]
                 if own.message is None:
                     continue
                 stage.sends.setdefault(slot[-1], []).append(own.message)
@@ -254,28 +258,36 @@ def _play(stages: list[_StageMessages]) -> None:
     while moved:
         moved = False
         for stage in stages:
-            while len(stage.slot_end) < len(stage.slots):
-                slot = [stage.actions[position] for position in stage.slots[len(stage.slot_end)]]
-                # Of a pair, the backward may be that of its own forward.
-                within, same = stage.of(slot[0]).done, slot[0].microbatch
-                ready = [
-                    done[action.microbatch]
-                    for action in slot
-                    for done in stage.of(action).needed
-                    if done is not within or action.microbatch != same
-                ]
-                if -1 in ready:
+            for number in range(len(stage.slot_end), len(stage.slots)):
+                slot = stage.slots[number]
+                ready = _ready(stage, slot)
+                if ready < 0:
                     break
-                end = max([0, *ready, *stage.slot_end[-1:]]) + 1
-                stage.slot_end.append(end)
-                for action in slot:
-                    stage.end(action, end)
+                stage.slot_end.append(ready + 1)
+                for position in slot:
+                    stage.end(position, ready + 1)
                 moved = True
     if any(len(stage.slot_end) < len(stage.slots) for stage in stages):
         raise InputError(
             "schedule: stages that exchange once for a forward and the backward behind it wait in a circle;"
             " training.overlap_p2p=true has a message for each"
         )
+
+
+def _ready(stage: _StageMessages, slot: list[int]) -> int:
+    """When the stage's next slot may begin, -1 while what it needs is not done."""
+    # Of a pair, the backward may be that of its own forward.
+    within, same = stage.own[slot[0]].done, stage.actions[slot[0]].microbatch
+    ready = stage.slot_end[-1] if stage.slot_end else 0
+    for position in slot:
+        microbatch = stage.actions[position].microbatch
+        for done in stage.own[position].needed:
+            if done is within and microbatch == same:
+                continue
+            if done[microbatch] < 0:
+                return -1
+            ready = max(ready, done[microbatch])
+    return ready
 
 
 def _receiver(
@@ -309,14 +321,14 @@ def _own_messages(
     posted: dict[Direction, deque[tuple[StageMessage, int]]] = defaultdict(deque)
     issued: Counter[str] = Counter()
     found = {}
-    for position, action in enumerate(stage.actions, start=-1):
+    for position in range(-1, len(stage.actions) - 1):
         for message in stage.sends.get(position, ()):
             issued[stream("send", message.direction)] += 1
         for _, message in stage.posts.get(position, ()):
             on = stream("recv", message.direction)
             posted[message.direction].append((message, issued[on]))
             issued[on] += 1
-        source = stage.of(action).source
+        source = stage.own[position + 1].source
         if source is not None:
             message, place = posted[source].popleft()
             found[position + 1] = message, issued[stream("recv", source)] - 1 - place

@@ -42,9 +42,10 @@ def bench_published(
     print_table(rows)
     print(
         f"wall time: median {told['median_wall_s']:.2f} s (goal {_MEDIAN_S:g} s), worst"
-        f" {told['worst_wall_s']:.2f} s (goal {_WORST_S:g} s); CPU time: median {told['median_cpu_s']:.2f} s,"
-        f" worst {told['worst_cpu_s']:.2f} s; most memory of a process"
-        f" {told['most_peak_rss_bytes'] / 1e6:,.0f} MB (goal {_MOST_BYTES / 1e6:g} MB)"
+        f" {told['worst_wall_s']:.2f} s (goal {_WORST_S:g} s)\n"
+        f"CPU time: median {told['median_cpu_s']:.2f} s, worst {told['worst_cpu_s']:.2f} s\n"
+        f"most memory of a process: {told['most_peak_rss_bytes'] / 1e6:,.0f} MB"
+        f" (goal {_MOST_BYTES / 1e6:g} MB)"
     )
 
 

@@ -67,7 +67,7 @@ class Pattern:
 class Patterns:
     """Patterns and cells that have been found, by what they play; patterns also by where they stand."""
 
-    patterns: dict[tuple[tuple[Cell, ...], tuple[int, ...]], Pattern] = field(default_factory=dict)
+    patterns: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
     placed: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
     cells: dict[tuple[object, ...], Cell] = field(default_factory=dict)
 

@@ -81,11 +81,13 @@ class _Finder:
         wait_from = table.wait_from - np.array(tape.first_item)[stream_of[table.wait_from]]
         self._wait_items: list[IntArray] = []
         self._waits: list[list[list[int]]] = []  # of each stream: item, stream and item that it waits for
+        self._wait_table: list[IntArray] = []
         for lo, hi in bounds:
             mine = np.flatnonzero(from_local & (lo <= table.wait_to) & (table.wait_to < hi))
             mine = mine[np.lexsort((wait_from[mine], wait_stream[mine], table.wait_to[mine]))]
             waits = np.stack([table.wait_to[mine] - lo, wait_stream[mine], wait_from[mine]], axis=1)
             self._waits.append(waits.tolist())
+            self._wait_table.append(waits)
             self._wait_items.append(waits[:, 0])
         main = streams[0]
         into_main = stream_of[table.wait_to] == main
@@ -184,10 +186,11 @@ class _Finder:
         )  # fmt: skip
         pattern = known.placed.get(key)
         if pattern is None:
-            cells = tuple([self._cell(number, known) for number in range(lo, hi)])
-            pattern = known.patterns.get((cells, watched))
+            content = (watched, *self._content_of(lo, hi))
+            pattern = known.patterns.get(content)
             if pattern is None:
-                pattern = known.patterns[cells, watched] = Pattern.of(cells, watched)
+                cells = tuple([self._cell(number, known) for number in range(lo, hi)])
+                pattern = known.patterns[content] = Pattern.of(cells, watched)
             known.placed[key] = pattern
         launched = self._launched_by[lo:hi]
         return Chain(lo, self._segment_of[first[0]], launched, max(launched), pattern)
@@ -196,6 +199,26 @@ class _Finder:
         """Those of a place, by stream."""
         width = len(self._streams)
         return numbers[place * width : (place + 1) * width]
+
+    def _content_of(self, lo: int, hi: int) -> tuple[object, ...]:
+        """What happens between two places, wherever they stand: in equal stretches, cells are equal."""
+        width = len(self._streams)
+        at = np.array(self.places[lo * width : (hi + 1) * width]).reshape(-1, width)
+        begin, end = at[0].tolist(), at[-1].tolist()
+        ops = self._row(self._ops, lo), self._row(self._ops, hi)
+        waits = self._row(self._first_wait, lo), self._row(self._first_wait, hi)
+        content: list[object] = [self._streams, (at - at[0]).tobytes()]
+        for s, (first, last, op_lo, op_hi, wait_lo, wait_hi) in enumerate(
+            zip(begin, end, *ops, *waits, strict=True)
+        ):
+            of = self._wait_table[s][wait_lo:wait_hi]
+            since = of[:, 2] - at[0][of[:, 1]]
+            content += (
+                self._content[8 * op_lo : 8 * op_hi],
+                self._sizes[s][4 * first : 4 * last],
+                (of[:, 0] - first).tobytes(), of[:, 1].tobytes(), np.maximum(since, -1).tobytes(),
+            )  # fmt: skip
+        return tuple(content)
 
     def _cell(self, number: int, known: Patterns) -> Cell:
         """The cell that begins at a place, known by what happens in it, wherever it stands.
