@@ -258,10 +258,11 @@ def test_attention_is_what_torch_chooses_on_the_gpu(pool: WorkerPool, tmp_path: 
     release = tuple(map(int, dict(found.versions)["torch"].split(".")[:2]))
     first = "cudnn" if release >= (2, 11) else "flash"
     chosen = [op.removeprefix("aten::_scaled_dot_product_") for op in names(found) if "scaled_dot" in op]
-    # bf16, causal and not; fp32; heads of 256, for which cuDNN is not trained; without cuDNN; with a mask.
+    # bf16, causal and not; fp32; heads of 256, for which cuDNN is not trained; without cuDNN; with a mask;
+    # with one that is learnt, of which cuDNN gives no gradient.
     masked = "cudnn" if first == "cudnn" else "efficient"
     expected = [f"{first}_attention", f"{first}_attention_full", "efficient_attention_full"]
-    expected += ["flash_attention", "flash_attention", f"{masked}_attention_full"]
+    expected += ["flash_attention", "flash_attention", f"{masked}_attention_full", "efficient_attention_full"]
     assert [op for op in chosen if "backward" not in op] == expected
     assert sorted(op.replace("_backward", "") for op in chosen if "backward" in op) == sorted(expected)
 
@@ -277,6 +278,24 @@ def test_a_model_that_is_only_asked_is_no_evaluation(pool: WorkerPool, tmp_path:
     (found,) = trace(pool, "evaluated", tmp_path, script="around").values()
     assert not [asked for asked, _ in found.asked if asked.kind == "evaluation"]
     assert flops(found, "fwd") == 2 * (2 * 2 * 4 * 4)  # both models
+
+
+def test_an_assertion_holds(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "asserted", tmp_path, script="around").values()
+    # Nobody asserts the answer that is kept in a variable: it is False, as flags of the device are.
+    rules: dict[str, list[float]] = {}
+    for asked, _ in found.asked:
+        rules.setdefault(asked.rule, []).append(asked.answer)
+    assert sorted(rules.pop("what a program asserts is so")) == [0.0, 1.0]
+    assert rules == {"an unknown truth value of the device, false": [0.0]}
+
+
+@pytest.mark.parametrize("habit", ["legacy", "sampled"])
+def test_habits_from_before_devices_and_samples_made_there(
+    habit: str, pool: WorkerPool, tmp_path: Path
+) -> None:
+    (found,) = trace(pool, habit, tmp_path, script="around").values()
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)  # forward and the weight's gradient: batch 2, 4 -> 4
 
 
 def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import linecache
 import os
 import sys
 import sysconfig
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 _OURS = str(Path(__file__).resolve().parent) + os.sep
 _RECIPES = str(Path(_OURS) / "recipes") + os.sep
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+#: Instructions between a call and the jump on what it gives, and those jumps.
+_BETWEEN = ("CACHE", "NOP", "TO_BOOL", "EXTENDED_ARG")
+_JUMPS = ("_IF_TRUE", "_IF_FALSE")
+_RAISES = {"LOAD_ASSERTION_ERROR": "AssertionError"}
 _PACKAGES = ("site-packages", "dist-packages")
 
 
@@ -56,6 +61,32 @@ def call_stack(limit: int, depth: int = 1) -> tuple[str, ...]:
             found.append(f"{short_name(name)}:{frame.f_lineno}")
         frame = frame.f_back
     return tuple(found)
+
+
+def asserted() -> bool | None:
+    """The truth value with which an assertion passes that the innermost caller (:func:`call_site`) makes of
+    what it asks for right now; None where it makes none.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and owner(frame.f_code.co_filename) in ("torch", "python", "simcore"):
+        frame = frame.f_back
+    return None if frame is None else _passes(frame.f_code, frame.f_lasti)
+
+
+@functools.cache
+def _passes(code: CodeType, at: int) -> bool | None:
+    """Of the jump that follows instruction ``at``: which truth value does not lead to an AssertionError."""
+    rest = [one for one in dis.get_instructions(code) if one.offset >= at and one.opname not in _BETWEEN]
+    place = next((index for index, one in enumerate(rest[:2]) if one.opname.endswith(_JUMPS)), None)
+    if place is None or place + 1 == len(rest):
+        return None
+    jump, behind = rest[place], rest[place + 1]
+    target = next((one for one in dis.get_instructions(code) if one.offset == jump.argval), None)
+    fails = [
+        one is not None and "AssertionError" in (one.argrepr, _RAISES.get(one.opname))
+        for one in (target, behind)
+    ]
+    return None if fails[0] == fails[1] else jump.opname.endswith("TRUE") != fails[0]
 
 
 def where_raised(trace: TracebackType | None) -> tuple[str, str]:

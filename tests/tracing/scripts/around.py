@@ -1,12 +1,14 @@
-"""What programs do beside training: ``around.py downloaded | evaluated``."""
+"""What programs do beside training: ``around.py downloaded | evaluated | asserted | legacy | sampled``."""
 
 import copy
 import os
 import sys
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 
 def downloaded(model):
@@ -40,6 +42,53 @@ def evaluated(model):
             wanted = fixed(batch)
         (model(batch) - wanted).sum().backward()
         optimizer.step()
+
+
+def asserted(model):
+    """What is not known is as the program asserts."""
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        boxes = model(torch.rand(2, 4, device="cuda"))
+        assert (boxes[:, 2:] >= boxes[:, :2]).all()
+        assert boxes.ndim == 2 and not (boxes > 1e6).any().item(), "too large"
+        below = bool((boxes < 0).any())
+        assert not below
+        boxes.sum().backward()
+        optimizer.step()
+
+
+def legacy(model):
+    """Types of tensors and constructors from before there were devices; a terminal's size."""
+    rows, columns = os.popen("stty size").read().split()
+    assert int(rows) > 0 and int(columns) > 0
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    nothing = torch.cuda.FloatTensor(2, 4).fill_(0.0)
+    for _ in range(3):
+        batch = torch.zeros(2, 4).type(torch.cuda.FloatTensor) + torch.cuda.FloatTensor(np.ones((2, 4)))
+        assert batch.is_cuda and batch.dtype == torch.float32 and batch.tolist() == [[1.0] * 4] * 2
+        assert batch.type("torch.cuda.HalfTensor").dtype == torch.float16
+        assert torch.cuda.LongTensor([3, 1]).tolist() == [3, 1]
+        model(batch + nothing).sum().backward()
+        optimizer.step()
+
+
+def sampled(model):
+    """Samples that are made on the GPU; a sparse matrix of a large identity."""
+    steps = torch.eye(300).to_sparse().cuda()
+    assert steps._nnz() == 300
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for batch in DataLoader(Samples(), batch_size=2):
+        assert batch.is_cuda and batch.shape == (2, 4)
+        model(batch).sum().backward()
+        optimizer.step()
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)).cuda()
 
 
 if __name__ == "__main__":

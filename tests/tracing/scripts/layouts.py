@@ -76,6 +76,7 @@ def chosen():
             found.append(attend(half, half, half, is_causal=True))
         mask = torch.rand(8, 8, device="cuda") > 0.5
         found.append(attend(half, half, half, mask))
+        found.append(attend(half, half, half, half[..., :8]))
         sum(one.float().sum() for one in found).backward()
         optimizer.step()
 

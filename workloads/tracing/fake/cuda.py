@@ -238,6 +238,19 @@ def _patch_tensor_methods() -> None:
     torch.UntypedStorage.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
     _set(torch, tensor=_not_pinned(torch.tensor))
     _set(torch.Tensor, new_tensor=_not_pinned(torch.Tensor.new_tensor))
+    _set(torch.Tensor, type=_knowing_legacy_types(torch.Tensor.type))
+
+
+def _knowing_legacy_types(cast: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(cast)
+    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            dtype = getattr(torch.cuda, dtype.removeprefix("torch.cuda."), dtype)
+        if isinstance(dtype, type) and dtype.__name__ == "LegacyTensor":
+            return self.to("cuda", dtype.dtype)  # type: ignore[attr-defined]
+        return cast(self, dtype, *args, **kwargs)
+
+    return type_
 
 
 def _not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,8 +320,8 @@ def _legacy_constructor(dtype: torch.dtype) -> type:
         """``torch.cuda.FloatTensor`` and its kin."""
 
         def __new__(cls, *args: Any) -> Any:
-            if len(args) == 1 and isinstance(args[0], list | tuple):
-                return torch.tensor(args[0], dtype=dtype, device="cuda")
+            if len(args) == 1 and not isinstance(args[0], int | torch.Size):
+                return torch.as_tensor(args[0], dtype=dtype, device="cuda")
             return empty(*args, dtype=dtype, device="cuda")
 
     LegacyTensor.dtype = dtype  # type: ignore[attr-defined]

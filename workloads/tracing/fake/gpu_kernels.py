@@ -128,7 +128,7 @@ def _attention_backend(
     9.0 from torch 2.11 on (measured on an H200 there; 2.9 took flash), then flash, memory-efficient, math
     (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).  Those that the program switches off, or that do
     not know its tensors, are passed over: flash has no masks, both no fp32; cuDNN is trained with heads of up
-    to 128.
+    to 128 and gives a mask no gradient.
     """
     order = [SDPBackend(one) for one in torch._C._get_sdp_priority_order()]
     if order == _USUAL_ORDER and _prefers_cudnn():
@@ -136,9 +136,10 @@ def _attention_backend(
     half = query.dtype in (torch.float16, torch.bfloat16)
     width = query.shape[-1]  # multi-head latent attention has narrower values
     same = half and width == value.shape[-1] and width % 8 == 0
+    learnt = attn_mask is not None and attn_mask.requires_grad
     cuda: Any = torch.backends.cuda
     fits = {
-        SDPBackend.CUDNN_ATTENTION: same and width <= 128 and cuda.cudnn_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: same and width <= 128 and not learnt and cuda.cudnn_sdp_enabled(),
         SDPBackend.FLASH_ATTENTION: same and width <= 256 and attn_mask is None and cuda.flash_sdp_enabled(),
         SDPBackend.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
         SDPBackend.MATH: cuda.math_sdp_enabled(),

@@ -34,6 +34,8 @@ MOST_FLOATS = 1 << 16
 #: Makes the shapes of the rank that runs; None where nothing is traced.
 mode: FakeTensorMode | None = None
 
+#: Operators that make from nothing what programs go on to reckon with.
+_TELLING = ("aten::eye", "aten::randperm", "aten::arange", "aten::linspace")
 #: Operators that make tensors from nothing -> position of their shape.
 _MADE = {
     f"aten::{name}": position
@@ -140,7 +142,7 @@ def _too_large(operator: AtenOp, args: Any, kwargs: dict[str, Any], tensors: lis
         if dtype is None:
             whole = base in _INTEGERS or (base == "aten::full" and not isinstance(args[1], float))
             dtype = torch.int64 if whole else torch.get_default_dtype()
-        if dtype.is_floating_point or dtype.is_complex:
+        if base not in _TELLING and (dtype.is_floating_point or dtype.is_complex):
             return num > MOST_FLOATS
         return bool(num * dtype.itemsize > MOST_BYTES)
     return any(tensor.numel() * tensor.element_size() > MOST_BYTES for tensor in tensors)

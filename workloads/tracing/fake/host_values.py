@@ -2,8 +2,8 @@
 
 What is known (:mod:`workloads.tracing.fake.known_values`) is the answer.  A host branch on another value of
 the device (a loss, a gradient norm) must go somewhere: floats read as 1.0, integers as 0, booleans of the
-device as False (they are overflow flags), of the host as True.  Of a mask every element counts as true: an
-upper bound on what is selected.
+device as False (they are overflow flags), of the host as True, in an assertion as it passes.  Of a mask
+every element counts as true: an upper bound on what is selected.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import gpu_kernels, visible_devices
 from workloads.tracing.fake.known_values import forget, presume, presumed, remember_value, values_of
+from workloads.tracing.sites import asserted
 
 _INITIALISERS = (
     "uniform_",
@@ -63,6 +64,8 @@ def rule_of(kind: str, tensor: torch.Tensor) -> str:
         return _RULES.get(kind, "")
     if presumed(tensor) is not None:
         return "values are finite, and valid where distributions check them"
+    if tensor.dtype == torch.bool and asserted() is not None:
+        return "what a program asserts is so"
     if tensor.dtype == torch.bool:
         where = "host, true" if tensor.device.type == "cpu" else "device, false"
         return f"an unknown truth value of the {where}"
@@ -82,7 +85,7 @@ def read_scalar(tensor: torch.Tensor) -> bool | int | float:
         return found
     default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else 0
     if tensor.dtype == torch.bool:
-        taken = presumed(tensor)
+        taken = asserted() if presumed(tensor) is None else presumed(tensor)
         default = tensor.device.type == "cpu" if taken is None else taken
     return type(default)(_answer("item", tensor, default))
 

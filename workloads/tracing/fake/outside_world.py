@@ -36,7 +36,7 @@ def install() -> None:
     distributed: Any = dist
     for name in ("TCPStore", "FileStore", "HashStore"):
         setattr(distributed, name, KeyStore)
-    subprocess.Popen.__init__ = _with_nvidia_smi(subprocess.Popen.__init__)  # type: ignore[method-assign]
+    subprocess.Popen.__init__ = _with_answers(subprocess.Popen.__init__)  # type: ignore[method-assign]
     socket.getaddrinfo = _refusing_names(socket.getaddrinfo)
     socket.socket.connect = _refusing(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
@@ -58,16 +58,37 @@ def _load_in_this_process() -> None:
     data.DataLoader.__init__ = init  # type: ignore[method-assign]
     data.DataLoader.__iter__ = without_modes(data.DataLoader.__iter__)  # type: ignore[method-assign]
     iterator = dataloader._BaseDataLoaderIter
-    iterator.__next__ = without_modes(iterator.__next__)  # type: ignore[method-assign]
+    iterator.__next__ = _on_host_or_device(iterator.__next__)  # type: ignore[method-assign]
 
 
-def _with_nvidia_smi(original: Callable[..., None]) -> Callable[..., None]:
-    """Where there is no ``nvidia-smi``, it tells what programs ask for in their logs: the node's GPUs."""
+def _on_host_or_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Samples are made of real memory, unless they turn out to be made on the device (a batch is lost)."""
+    plain = without_modes(original)
+
+    def following(self: Any) -> Any:
+        if not getattr(self, "_simcore_on_device", False):
+            try:
+                return plain(self)
+            except NotImplementedError as error:
+                if "'CUDA' backend" not in str(error):
+                    raise
+                self._simcore_on_device = True
+        return original(self)
+
+    return following
+
+
+def _with_answers(original: Callable[..., None]) -> Callable[..., None]:
+    """Where there is no ``nvidia-smi``, it tells what programs ask for in their logs: the node's GPUs.  A
+    rank has no terminal; ``stty size`` is that of a usual one.
+    """
 
     def init(self: Any, args: Any, *others: Any, **options: Any) -> None:
         words = args.split() if isinstance(args, str) else [os.fspath(one) for one in args]
+        text = "24 80" if words == ["stty", "size"] else ""
         if words[:1] == ["nvidia-smi"] and shutil.which("nvidia-smi") is None:
             text = _smi(next((one.partition("=")[2] for one in words if one.startswith("--query-gpu=")), ""))
+        if text:
             args, options = [sys.executable, "-S", "-c", f"print({text!r})"], {**options, "shell": False}
         original(self, args, *others, **options)
 

@@ -34,8 +34,13 @@ class UnknownSparseError(NotImplementedError):
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices (sparse dimensions, entries) and values (entries, dense dimensions)."""
+    """Indices (sparse dimensions, entries) and values (entries, dense dimensions).
+
+    Errors: UnknownSparseError of one that was made from a dense tensor without values.
+    """
     found: tuple[torch.Tensor, torch.Tensor] | None = getattr(tensor, _PARTS, None)
+    if found is None and isinstance(tensor, FakeTensor):
+        raise UnknownSparseError("the number of entries")
     return found or (tensor._indices(), tensor._values())
 
 
