@@ -1,5 +1,6 @@
 """Kernels beside communication on the engine's GPU: properties, recorded pairs, the command."""
 
+import csv
 import json
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.apps.replay.alone import demand_alone
+from simcore.apps.studies.contention.bands import bands
 from simcore.apps.studies.contention.beside import Holding, time_beside
-from simcore.apps.studies.contention.pairs import overlapped_kernels
+from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.apps.studies.contention.published import published_rows
+from simcore.apps.studies.contention.rows import ContentionRow, TraceRows
 from simcore.hardware import load_cluster
 from simcore.hardware.sm import ThreadBlock
 from tests.commands import simcore
@@ -189,6 +192,36 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     assert {step["step"] for step in trace["steps"]} == {0, 1}
 
 
+def test_a_trace_becomes_a_table_that_overlap_reads(tmp_path, capsys):
+    events = [
+        *(event for at in (0, 200, 400) for event in launched("sgemm", at, at + 10, 100, corr=1 + at,
+        **GRID)), *launched("ncclKernel_AllReduce", 1000, 1010, 1500, corr=2000, stream=20, **NCCL),
+        *launched("sgemm", 1012, 1030, 130, corr=2001, **GRID), *launched("sgemm", 1200, 1210, 150, corr=2002,
+        **GRID),
+    ]  # fmt: skip
+    trace = write(tmp_path / "t.json", events, deviceProperties=[
+        {"name": "NVIDIA A100-SXM4-80GB", "numSms": 108, "computeMajor": 8}
+    ])  # fmt: skip
+    table = tmp_path / "own.csv"
+    assert simcore("contention-study", trace, "--table", table) == 0
+    capsys.readouterr()
+    (row,) = csv.DictReader(table.open(encoding="utf-8"))
+    # Three alone are too few without shapes: weak.  Beside: the median of 130 and 150.
+    assert (row["kernel"], row["quality"], row["n_alone"]) == ("sgemm", "weak", "3")
+    assert (float(row["alone_us"]), float(row["overlapped_us"])) == (100.0, 140.0)
+    assert (row["n_blocks"], row["comm_grid"], row["collective"]) == ("1080", "24", "all_reduce")
+    # The table of somebody else, 1% away alone and 2% beside: 100 / 99 - 1 and 140 / 143 - 1.
+    other = tmp_path / "other.csv"
+    text = table.read_text(encoding="utf-8").replace("weak", "good").replace("140.0", "143.0")
+    other.write_text(text.replace("100.0", "99.0"), encoding="utf-8")
+    assert simcore("contention-study", trace, "--table", table, "--overlap", other, "--json") == 0
+    study = json.loads(capsys.readouterr().out)
+    (agreed,) = study["agreement"].values()
+    assert (agreed["rows"], agreed["found"]) == (1, 1)
+    assert (agreed["alone"], agreed["beside"]) == pytest.approx((1 / 99, 3 / 143))
+    assert len(study["rows"]) == 1
+
+
 def test_what_if_a_channel_took_two_sms(tmp_path, capsys):
     path = two_steps(tmp_path / "t.json")
     assert simcore("contention-study", path, "--sms-per-channel", "2", "--json") == 0
@@ -295,3 +328,21 @@ def test_what_was_measured_beside_a_copy(tmp_path, capsys):
     assert beside_traffic == pytest.approx(2000, rel=0.01)
     assert starved > 10_000
     assert [row["reason"][:11] for row in study["skipped"]] == ["copy_blocks", "copy_bytes_"]
+
+
+def test_a_band_holds_nine_tenths_of_the_other_traces():
+    # 20 kernels of 100 us alone whose recorded times are 101 to 120 us, predicted at 100: the 19th of 20 and
+    # one more, 1.19.  Twice as long in the other trace: none within.  Its own band: 2.38, all within.
+    def rows(name, scale):
+        kernels = [
+            OverlappedKernel(0, 0, "k", "other", 0, 0, scale * (100 + i) * US, 100 * US, 0.0, 3, 1.0, ())
+            for i in range(1, 21)
+        ]
+        made = tuple(ContentionRow(kernel, None, 100 * US, 8.0, ()) for kernel in kernels)
+        return TraceRows(name, A100, made, Pairs(tuple(kernels), (), 0, 0, 0))
+
+    traces = [rows("a", 1), rows("b", 2)]
+    first, second = bands(traces, [{"model": [100.0 * US] * 20}] * 2)
+    assert second["model"]["at least 10 us"] == {"factor": pytest.approx(1.19), "inside": 0.0}
+    assert first["model"]["at least 10 us"] == {"factor": pytest.approx(2.38), "inside": 1.0}
+    assert bands(traces[:1], [{"model": [100.0 * US] * 20}]) == [{"model": {}}]

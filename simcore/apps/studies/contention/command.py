@@ -22,6 +22,10 @@ def contention_study(
         Path | None,
         typer.Option(metavar="CSV|DIR", help="Kernels alone and beside others: a table, or measured."),
     ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Write kernels of the traces alone and beside, as --overlap reads."),
+    ] = None,
     left_out: Annotated[
         bool, typer.Option("--left-out", help="Fit the model's numbers without each trace, try them on it.")
     ] = False,
@@ -37,6 +41,6 @@ def contention_study(
 
     study = contention_object(
         traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel, overlap=overlap,
-        without=left_out,
+        without=left_out, table=table,
     )  # fmt: skip
     print(json.dumps(study) if as_json else study_text(study))

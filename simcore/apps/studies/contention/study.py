@@ -9,6 +9,8 @@ from typing import Any
 
 from simcore.apps.progress import say
 from simcore.apps.replay.levels import play_level
+from simcore.apps.studies.contention.bands import bands
+from simcore.apps.studies.contention.groups import agreement, group_rows, groups_text
 from simcore.apps.studies.contention.left_out import Case, left_out
 from simcore.apps.studies.contention.overlap import overlap_rows
 from simcore.apps.studies.contention.published import published_rows
@@ -22,6 +24,7 @@ from simcore.apps.studies.contention.summary import (
     step_effect,
 )
 from simcore.errors import InputError
+from simcore.files import whole_text
 from simcore.interference import LearnedInterference, load_interference
 from simcore.interference.train import without_kernels, without_trace
 from simcore.units import PS_PER_US
@@ -32,15 +35,16 @@ _MOST_SMS_PER_CHANNEL = 8
 
 def contention_object(
     traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float,
-    overlap: Path | None = None, without: bool = False,
+    overlap: Path | None = None, without: bool = False, table: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The study of ``traces``, a job each, as ``--json`` shows it.
 
     ``cluster`` is for traces that name no GPU, ``learned`` a file of a learned interference (None: learned
     from the traces, cross-validated); ``steps`` also replays them; a channel takes ``sms_per_channel`` SMs;
     ``overlap`` is a table of kernels alone and beside communication; ``without`` also fits the model's
-    numbers without each trace. Errors: InputError for what cannot be read, or a number of SMs that no channel
-    takes.
+    numbers without each trace; ``table`` is where to write the traces' own kernels alone and beside
+    communication.
+    Errors: InputError for what cannot be read, or a number of SMs that no channel takes.
     """
     if not 0 <= sms_per_channel <= _MOST_SMS_PER_CHANNEL:
         wanted = f"between 0 and {_MOST_SMS_PER_CHANNEL}, not {sms_per_channel:g}"
@@ -48,17 +52,24 @@ def contention_object(
     model = load_interference(learned) if learned is not None else None
     found, skipped = read_trace_sets(traces, cluster, sms_per_channel)
     times, how = _learned([trace for trace, _, _ in found], model)
+    predicted = [_models(trace, by_model) for (trace, _, _), by_model in zip(found, times, strict=True)]
+    own = [row for trace, job, _ in found for row in group_rows(trace, job)] if table is not None else []
+    if table is not None:
+        whole_text(table, groups_text(own))
     rows, refused = overlap_rows(overlap, cluster) if overlap is not None else ([], [])
     return {
         "rows": [row.as_dict() for row in rows],
         "overlap": overlap_scores(rows),
+        "agreement": agreement(own, overlap) if own and overlap is not None and overlap.is_file() else {},
         "left_out": _left_out(rows, [trace for trace, _, _ in found]) if without else {},
         "published": [row.as_dict() for row in published_rows()],
         "echo_within": {name: list(shares) for name, shares in ECHO.items()},
         "learned": how,
         "traces": [
-            _trace_object(trace, own, _steps(job, named) if steps else [])
-            for (trace, job, named), own in zip(found, times, strict=True)
+            _trace_object(trace, models, band, _steps(job, named) if steps else [])
+            for (trace, job, named), models, band in zip(
+                found, predicted, bands([trace for trace, _, _ in found], predicted), strict=True
+            )
         ],
         "skipped": skipped + refused,
     }
@@ -111,12 +122,16 @@ def _learned(
     return times, "cross-validated: models that never saw the trace, or that never saw the kernel"
 
 
-def _trace_object(
-    trace: TraceRows, learned: dict[str, list[float]], steps: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _models(trace: TraceRows, learned: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Times of the rows by model, ps."""
     shared = [float(row.predicted_ps) for row in trace.rows]
     alone = [float(row.kernel.alone_ps) for row in trace.rows]
-    models = {"shared resources": shared, "no contention": alone, **learned}
+    return {"shared resources": shared, "no contention": alone, **learned}
+
+
+def _trace_object(
+    trace: TraceRows, models: dict[str, list[float]], band: dict[str, Any], steps: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "trace": trace.trace,
         "gpu": trace.gpu.name,
@@ -127,6 +142,7 @@ def _trace_object(
         "scores": {
             name: [vars(found) for found in scores(trace, times)] for name, times in models.items()
         },
+        "bands": band,
         "step_effect": {name: step_effect(trace, times) for name, times in models.items()},
         "steps": steps,
         "rows": [
@@ -135,7 +151,9 @@ def _trace_object(
                 "class": row.kernel.category, "blocks": row.kernel.blocks, "sms_held": round(row.sms, 2),
                 "alone_us": row.kernel.alone_ps / 1e6, "recorded_us": row.kernel.recorded_ps / 1e6,
                 "predicted_us": row.predicted_ps / 1e6,
-                "learned_us": {name: times[i] / 1e6 for name, times in learned.items()},
+                "learned_us": {
+                    name: times[i] / 1e6 for name, times in models.items() if name.startswith("learned")
+                },
             }
             for i, row in enumerate(trace.rows)
         ],

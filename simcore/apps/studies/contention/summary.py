@@ -154,6 +154,11 @@ def study_text(study: Mapping[str, Any]) -> str:
     lines += ["", f"Echo's shares of kernels within 5/10/15%: {echo}", f"Learned: {study['learned']}"]
     if study["rows"]:
         lines += ["", *_overlap_lines(study["overlap"])]
+    for name, agreed in study["agreement"].items():
+        lines.append(
+            f"  {name}: {agreed['found']} of {agreed['rows']} good rows are in the traces, nine tenths within"
+            f" {agreed['alone']:.1%} alone, {agreed['beside']:.1%} beside"
+        )
     for what, found in study["left_out"].items():
         if found:
             lines += ["", f"Numbers fitted without the trace, {what}", *_overlap_lines(found)[1:]]
@@ -202,6 +207,11 @@ def _trace_lines(trace: Mapping[str, Any]) -> list[str]:
                 f"{row['recorded_median']:>7.2f}{row['recorded_p90']:>7.2f}{row['recorded_excess']:>8.1%}"
                 f"{row['predicted_excess']:>8.1%}{row['lost_per_held']:>11.2f}"
             )
+    for name, lengths in trace["bands"].items():
+        lines += [
+            f"  {name}, {length}: bands of other traces, x {band['factor']:.2f}, hold {band['inside']:.0%}"
+            for length, band in lengths.items()
+        ]
     for name, effect in trace["step_effect"].items():
         if effect:
             lines.append(
