@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.evidence import Evidence, JobFeatures, MeasuredRun, measured_runs, with_reaches
+from workloads.evidence import Evidence, JobFeatures, MeasuredRun, interval, measured_runs, with_reaches
 
 JOB = JobFeatures(
     framework="megatron-core", source="row", board="H100-SXM5-80GB", die="gh100", blocks="dense",
@@ -181,9 +181,9 @@ def test_without_any_run_a_band_says_so() -> None:
     assert "no measured run on H100-SXM5-80GB" in stated.reasons
 
 
-def covered(alone: bool) -> dict[str, float]:
+def covered(alone: bool, *, lists: bool = False) -> dict[str, float]:
     """Shares of the committed runs within their band: of all, and of families of ten runs and more."""
-    evidence = Evidence(measured_runs())
+    evidence = Evidence(measured_runs(lists=lists))
     within = evidence.within(alone=alone)
     by_family: dict[str, list[bool]] = {}
     for run, inside in zip(evidence.runs, within, strict=True):
@@ -205,3 +205,23 @@ def test_committed_bands_hold_within_each_family_once_others_of_it_are_measured(
     # Of 14 families of 10 to 85 runs; one run of 12 is 8%.
     assert len([name for name, share in shares.items() if not 0.65 <= share <= 0.95]) <= 2
     assert min(shares.values()) > 0.5
+
+
+def test_lists_of_blocks_have_evidence_of_their_own() -> None:
+    assert 0.75 <= covered(alone=False, lists=True)["all"] <= 0.88
+    shares = covered(alone=True, lists=True)
+    assert 0.75 <= shares["all"] <= 0.9
+    # Wide & Deep of TensorFlow 1 is 40% off and of PyTorch 15%: half of that family lies within.
+    assert min(shares.values()) >= 0.45
+    runs = measured_runs(lists=True)
+    assert all(run.features.is_list and run.quality == "A" for run in runs)
+    assert not any(run.features.is_list for run in measured_runs())
+    job = next(run.features for run in runs if run.features.blocks == "tables" and run.features.gpus == 8)
+    stated = interval(job)
+    assert stated.nearest[0].distance == 0
+    assert all(one.family.split()[0] in ("training_results", "DeepLearningExamples") for one in stated.nearest)
+    assert not any("dimensions" in reason for reason in stated.reasons)
+    # No preset of language models has trained tables.
+    other = interval(replace(job, framework="torchtitan-fsdp2"))
+    assert any("torchtitan-fsdp2" in reason for reason in other.reasons)
+    assert other.high_factor > stated.high_factor

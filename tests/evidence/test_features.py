@@ -34,6 +34,22 @@ def test_a_described_job_and_its_graph_have_the_same_features(model: str) -> Non
     assert of_job.blocks == ("experts" if model.startswith("mix") else "dense")
 
 
+@pytest.mark.parametrize(
+    ("model", "trainable", "expected"),
+    [
+        ("dlrm-small", "all", "tables"),
+        ("dlrm-small", "none", "tables forward"),
+        ("resnet50", "all", "images"),
+    ],
+)
+def test_lists_of_blocks_say_what_they_take(model: str, trainable: str, expected: str) -> None:
+    optimizer = "sgd" if trainable == "all" else "none"
+    overrides = {"training.trainable": trainable, "training.optimizer": optimizer}
+    job = complete({"model": model}, "here", overrides=overrides, num_gpus=8)
+    found = workload_features(dataclasses.asdict(job.graph().workload), BOARD, "gh100")
+    assert (found.blocks, found.is_list) == (expected, True)
+
+
 def test_parameters_count_all_experts() -> None:
     job = complete({"model": "mixtral-8x7b"}, "here", overrides={}, num_gpus=8)
     plain = job.model.model_dump(), job.parallel.model_dump(), job.training.model_dump()

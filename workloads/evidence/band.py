@@ -129,7 +129,7 @@ class Evidence:
 
     def _reasons(self, job: JobFeatures, used: npt.NDArray[np.bool_]) -> tuple[str, ...]:
         """What no measured run has, and what is not known of the job."""
-        unknown = () if job.layers else ("the model's dimensions are not known",)
+        unknown = () if job.layers or job.is_list else ("the model's dimensions are not known",)
         return (*(text for _, text in self._columns.novelties(job, used)), *unknown)
 
     def _reach(self, k: int, used: npt.NDArray[np.bool_]) -> float:
@@ -159,14 +159,14 @@ class Evidence:
 
 
 @cache
-def evidence() -> Evidence:
-    """The runs that come with the project."""
-    return Evidence(measured_runs())
+def evidence(*, lists: bool = False) -> Evidence:
+    """The runs that come with the project: of transformers, or of lists of blocks."""
+    return Evidence(measured_runs(lists=lists))
 
 
 def interval(job: JobFeatures, *, level: float = LEVEL) -> Stated:
     """The band of ``job`` from the runs that come with the project."""
-    return evidence().interval(job, level=level)
+    return evidence(lists=job.is_list).interval(job, level=level)
 
 
 def with_reaches(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:

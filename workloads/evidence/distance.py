@@ -6,7 +6,7 @@ Note [Distance between jobs]
     is judged to matter for *errors*: the framework, the die, experts, context parallelism.  They are
     judgement, not fitted: ``docs/bands.md`` says how little depends on them.  Where one of the two is
     unknown, the term is that of jobs that have nothing to do with each other: half a mismatch for a word, a
-    factor of 4 for a number.
+    factor of 4 for a number; a number that neither has (parameters of lists of blocks) is no difference.
 """
 
 from __future__ import annotations
@@ -88,12 +88,17 @@ _UNKNOWN_DOUBLINGS: Final = 2.0
 _UNKNOWN_WORD: Final = 0.5
 
 
+_OF_BLOCKS: Final = {
+    "experts": "with experts", "tables": "of tables", "tables forward": "of tables, forward alone",
+    "images": "of images", "images forward": "of images, forward alone",
+}  # fmt: skip
+
 #: How a job is spoken of in which a word (by its place in :data:`_WORDS`) is new.  A new preset of a
 #: framework whose kin was measured is not.
 _NEW_WORDS: Final[tuple[tuple[int, Callable[[JobFeatures], str]], ...]] = (
     (1, lambda job: f"of {job.framework}, nor of a framework that it grew out of"),
     (2, lambda job: f"on {job.board}"),
-    (4, lambda job: "with experts" if job.blocks == "experts" else "without experts"),
+    (4, lambda job: _OF_BLOCKS.get(job.blocks, "without experts")),
     (5, lambda job: f"in {job.precision}"),
     (6, lambda job: "with sharded parameters" if job.whole else "without sharded parameters"),
     (8, lambda job: f"with libraries of {_maker(job)}"),
@@ -132,6 +137,7 @@ class FeatureColumns:
             found.append(weight * np.where(unknown, _UNKNOWN_WORD, column != own))
         own_log2 = _log2(np.array([float(getattr(job, name)) for _, name, _ in _NUMBERS]))
         doublings = np.abs(self.log2 - own_log2[:, None])
+        doublings[np.isnan(self.log2) & np.isnan(own_log2)[:, None]] = 0.0
         weights = np.array([weight for weight, _, _ in _NUMBERS])[:, None]
         numbers = weights * np.where(np.isnan(doublings), _UNKNOWN_DOUBLINGS, doublings)
         return np.concatenate([np.array(found).reshape(len(_WORDS), -1), numbers])

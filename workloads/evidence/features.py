@@ -15,6 +15,7 @@ from workloads.parallel.axis import AXES
 _LIBRARIES: Final = ("torchtitan", "deepspeed", "megatron-core")
 
 _PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_LISTS: Final = ("tables", "images")
 _WHOLE_PARAMETERS: Final = ("zero3", "fsdp1", "fsdp2")
 
 
@@ -23,7 +24,8 @@ class JobFeatures:
     """A job as far as it is known; "" and 0 stand for unknown.
 
     ``framework``: the preset; ``source``: "row" (words of a table), "described", "traced" or "edited".
-    ``die`` is the chip that boards share.  ``blocks``: "dense", "experts" or "listed" (of other kinds).
+    ``die`` is the chip that boards share.  ``blocks``: "dense", "experts"; of a list of blocks "tables" or
+    "images", and with " forward" where nothing is trained.
     ``params_b``: parameters in billions, all experts counted.  ``microbatches``: of one replica.
     """
 
@@ -55,6 +57,11 @@ class JobFeatures:
         return self.framework.partition("-")[0]
 
     @property
+    def is_list(self) -> bool:
+        """Whether the model is a list of blocks, which has evidence of its own."""
+        return self.blocks.startswith(_LISTS)
+
+    @property
     def whole(self) -> bool:
         """Whether data-parallel ranks split the parameters themselves (FSDP, ZeRO-3)."""
         return self.sharding in _WHOLE_PARAMETERS
@@ -73,10 +80,10 @@ def job_features(
         math.prod(parallel.get(axis.name, 1) for axis in AXES.values() if wanted(axis))
         for wanted in (attrgetter("is_dense"), attrgetter("splits_batch"))
     )
-    listed = "blocks" in model  # of which no measured run is at hand
+    listed = "blocks" in model
     return JobFeatures(
         framework=framework, source=source, board=board, die=die,
-        blocks="listed" if listed else "experts" if model.get("moe") else "dense",
+        blocks=_listed(model, training) if listed else "experts" if model.get("moe") else "dense",
         precision=training["precision"], sharding=training["sharding"], recompute=training["recompute"],
         gpus=dense, params_b=0 if listed else _parameters(model) / 1e9, layers=model.get("layers", 0),
         hidden=model.get("hidden", 0),
@@ -84,6 +91,11 @@ def job_features(
         cp=parallel["cp"], ep=parallel["ep"], dp=parallel["dp"], micro_batch=training["micro_batch"],
         microbatches=training["global_batch"] / (training["micro_batch"] * samples),
     )  # fmt: skip
+
+
+def _listed(model: Mapping[str, Any], training: Mapping[str, Any]) -> str:
+    tables = any(block["block"] == "tables" for block in model["blocks"])
+    return _LISTS[not tables] + (" forward" if training["trainable"] == "none" else "")
 
 
 def workload_features(

@@ -1,4 +1,6 @@
-"""Measured runs and what predictions of them missed by: the lines of ``residuals.csv``."""
+"""Measured runs and what predictions of them missed by: the lines of ``residuals.csv``, and of
+``residuals_lists.csv`` of models that are lists of blocks.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,8 @@ def _text(value: object) -> str:
 
 
 @cache
-def measured_runs() -> tuple[MeasuredRun, ...]:
-    """The runs that come with the project."""
-    found = resources.files("workloads.evidence") / "residuals.csv"
-    return read_runs(found.read_text(encoding="utf-8"))
+def measured_runs(*, lists: bool = False) -> tuple[MeasuredRun, ...]:
+    """The runs that come with the project: of transformers, or of lists of blocks."""
+    name = "residuals_lists.csv" if lists else "residuals.csv"
+    found = resources.files("workloads.evidence") / name
+    return read_runs(found.read_text(encoding="utf-8"), name)

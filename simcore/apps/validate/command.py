@@ -66,7 +66,8 @@ def validate(
         str,
         typer.Option(
             metavar="FILE",
-            help="Of --runs --leave-one-out: write each row's prediction without its family, for bands.",
+            help="Of --runs --leave-one-out: write each row's prediction without its family, for bands; rows"
+            " of other families that FILE has stay.",
         ),
     ] = "",
     leave_one_out: Annotated[

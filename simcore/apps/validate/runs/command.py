@@ -27,7 +27,7 @@ from simcore.apps.validate.runs.ablations import Worth, ablate, explain
 from simcore.apps.validate.runs.asked import ask
 from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
 from simcore.apps.validate.runs.ranking import search
-from simcore.apps.validate.runs.residuals import measured_runs_of
+from simcore.apps.validate.runs.residuals import beside, measured_runs_of
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.files import whole_text
@@ -46,7 +46,7 @@ def validate_runs(
     ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
     ``leave_one_out``: also each family by numbers fitted to the others, on ``sample`` rows of each (0: all).
     ``ablations``: also so many rows of each family without each piece of physics.  ``residuals``: file that
-    the rows are written to as evidence for bands, with ``leave_one_out``.
+    the rows are written to as evidence for bands, with ``leave_one_out``; what it has of other families stays.
 
     Errors: InputError for a bad file or unknown family, for ``residuals`` without ``leave_one_out``, and for
     a page where a user is told something else.
@@ -69,7 +69,7 @@ def validate_runs(
     fitted = fit(curves(chosen, dies(), times)) if leave_one_out else None
     evidence = measured_runs_of(scored, fitted, times) if fitted is not None else []
     if residuals:
-        whole_text(Path(residuals), write_runs(evidence))
+        whole_text(Path(residuals), write_runs(beside(evidence, Path(residuals))))
         print(f"written: {residuals}", file=sys.stderr)
     # Rows of the fit: their step times over the clock are known by then.
     worths = _ablate(_sampled(chosen, ablations), times) if ablations else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from simcore.apps.fit.runs import Fit
 from simcore.apps.measured.runs.cache import StepTimes
@@ -12,7 +13,7 @@ from simcore.apps.measured.runs.score import RowScore, Scored, predict_cases
 from simcore.apps.progress import Countdown
 from simcore.hardware import dies, load_cluster
 from simcore.hardware.sustained import Sustained
-from workloads.evidence import JobFeatures, MeasuredRun, job_features, with_reaches
+from workloads.evidence import JobFeatures, MeasuredRun, job_features, read_runs, with_reaches
 from workloads.jobs.published import Case
 
 
@@ -21,10 +22,19 @@ def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None
 
     Rows of the fit have their left-out times from it.  Others of their families (quality B, those beyond a
     sample) are simulated by the numbers without the family.  Rows of families that no fit has seen stand as
-    they are, and so do odd rows, which no band uses.
+    they are, and so do odd rows, which no band uses.  Rows of lists of blocks whose inputs were not
+    published say nothing: no band of inputs is known of them.
     """
     left_out = {**_simulated(_beside(scored.scores, fitted), times), **fitted.left_out_s}
-    return with_reaches([_measured(score, left_out) for score in scored.scores])
+    found = [_measured(score, left_out) for score in scored.scores]
+    return with_reaches([one for one in found if one.quality == "A" or not one.features.is_list])
+
+
+def beside(runs: Sequence[MeasuredRun], path: Path) -> list[MeasuredRun]:
+    """``runs`` and those of other families that the file at ``path`` has, each with its reach among all."""
+    families = {run.family for run in runs}
+    before = read_runs(path.read_text(encoding="utf-8"), str(path)) if path.exists() else ()
+    return with_reaches([*(run for run in before if run.family not in families), *runs])
 
 
 def row_features(score: RowScore) -> JobFeatures:
