@@ -46,7 +46,7 @@ def validate_runs(
     ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
     ``leave_one_out``: also each family by numbers fitted to the others, on ``sample`` rows of each (0: all).
     ``ablations``: also so many rows of each family without each piece of physics.  ``residuals``: file that
-    the rows are written to as evidence for bands, with ``leave_one_out``; what it has of other families stays.
+    the rows are written to as evidence for bands, with ``leave_one_out``; other families there stay.
 
     Errors: InputError for a bad file or unknown family, for ``residuals`` without ``leave_one_out``, and for
     a page where a user is told something else.
