@@ -89,11 +89,14 @@ def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:
     # A script tells its tokens only by trace_workload.py's --tokens-per-step.
     tokens = f"{rates.tokens_per_s:,.0f}" if rates.tokens_per_s else "unknown"
     table.add_row(f"{info.workload.counted}/s", tokens, "")
-    for label, tflops, share in (
+    rows = [
         ("MFU, causal attention once", rates.model_tflops_per_gpu, rates.mfu),
         ("MFU, all attention scores", rates.model_tflops_per_gpu_full_attention, rates.mfu_full_attention),
         ("HFU, all that is executed", rates.executed_tflops_per_gpu, rates.hfu),
-    ):
+    ]
+    if rates.model_tflops_per_gpu == rates.model_tflops_per_gpu_full_attention:  # none that is causal
+        rows = [("MFU", rates.model_tflops_per_gpu, rates.mfu), rows[-1]]
+    for label, tflops, share in rows:
         known = rates.peak_tflops_per_gpu > 0
         table.add_row(label, f"{tflops:.1f} TFLOP/s per GPU", f"{share:.1%}" if known else "-")
     return table
