@@ -77,8 +77,11 @@ UNITS: Final[dict[str, dict[str, Decimal]]] = {
     "ratio": {"ratio": Decimal(1), "%": Decimal("0.01")},
     "time": {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "ns": Decimal("1e-9")},
     "size": _scaled("B") | _binary("B"),
-    "bandwidth": _scaled("B/s") | _binary("B/s") | _scaled("b/s", Decimal("0.125")),
-    "compute": _scaled("flop/s"),
+    "bandwidth": _scaled("B/s")
+    | _binary("B/s")
+    | _scaled("b/s", Decimal("0.125"))
+    | _scaled("bps", Decimal("0.125")),
+    "compute": _scaled("flop/s") | _scaled("FLOP/s"),
     "frequency": _scaled("Hz"),
     "power": _scaled("W"),
 }

@@ -15,6 +15,7 @@ from simcore.hardware import load_cluster, load_gpu
         ("3.35TB/s", 3.35e12),
         ("3350 GB/s", 3.35e12),
         ("400Gb/s", 50e9),  # 400e9 bits / 8
+        ("400Gbps", 50e9),
         ("2GiB/s", 2 * 1024**3),
         ("+7B/s", 7.0),
     ],

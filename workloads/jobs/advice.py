@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from typing import Any
 
 from simcore.errors import InputError
 from simcore.units import GIB
-from workloads.jobs.complete import Description
+from workloads.jobs.complete import Description, option_of
 from workloads.jobs.presets import load_preset, preset_names
 from workloads.models.spec import ModelSpec
 from workloads.parallel import memory
@@ -52,11 +52,7 @@ class Fitting:
     @property
     def settings(self) -> str:
         """As options of ``run_sim.py``."""
-        return " ".join(f"--set {key}={_word(value)}" for key, value in self.changes.items())
-
-
-def _word(value: Any) -> str:
-    return f"[{','.join(value)}]" if isinstance(value, tuple) else f"{value}"
+        return " ".join(f"--set {key}={option_of(value)}" for key, value in self.changes.items())
 
 
 def variants_that_fit(job: Description, available_bytes: int) -> list[Fitting]:
@@ -71,19 +67,32 @@ def variants_that_fit(job: Description, available_bytes: int) -> list[Fitting]:
         if any(fits.keys() <= changes.keys() for fits in fitting):
             continue  # less would do
         try:
-            changed = _changed(job, changes)
-            peak = peak_bytes(changed)
+            given, changed = _of_same_work(job, changes)
+            peak = peak_bytes(changed, at_most=available_bytes)
         except InputError:
             continue
         if peak <= available_bytes:
             fitting.append(changes)
-            given = dict(changes)
-            if given.get("training.sharding") in FSDP:
-                given["software.preset"] = job.software.name  # FSDP alone would choose another preset
             found.append(Fitting(given, changed, peak))
         if len(found) == _NAMED:
             break
     return found
+
+
+def _of_same_work(job: Description, changes: dict[str, Any]) -> tuple[dict[str, Any], Description]:
+    """``job`` with ``changes``, and with the batch said where it would be another one; InputError as
+    complete.
+    """
+    if changes.get("training.sharding") in FSDP:
+        changes = {**changes, "software.preset": job.software.name}  # FSDP alone would choose another preset
+    changed = job.changed(changes)
+    kept = {
+        f"training.{key}": now
+        for key in ("global_batch", "micro_batch")
+        if getattr(changed.training, key) != (now := getattr(job.training, key))
+        and f"training.{key}" not in changes
+    }
+    return ({**changes, **kept}, job.changed({**changes, **kept})) if kept else (changes, changed)
 
 
 def what_fits(job: Description, available_bytes: int) -> list[str]:
@@ -99,7 +108,7 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
 
 
 def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
-    """The fewest more GPUs, by doubling the stages: as the job is, or else fully recomputed.
+    """The fewest more GPUs, by doubling them: as the job is, or else fully recomputed.
 
     Where tables are dealt out, more ranks have fewer each, with as many samples on each.
     """
@@ -108,7 +117,7 @@ def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
             batch = job.training.global_batch * factor
             more = {"parallel.dp": job.parallel.dp * factor, "training.global_batch": batch}
             try:
-                peak = peak_bytes(_changed(job, more))
+                peak = peak_bytes(job.changed(more, job.parallel.world_size * factor))
             except InputError:
                 continue
             if peak <= available_bytes:
@@ -118,17 +127,31 @@ def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
                 ]
         return []
     for factor in (2, 4, 8, 16):
-        stages: dict[str, Any] = {"parallel.pp": job.parallel.pp * factor}
-        for changes in (stages, {**stages, "training.recompute": "full"}):
+        gpus = job.parallel.world_size * factor
+        for changes in _variants_on(gpus, job):
             try:
-                peak = peak_bytes(_changed(job, changes))
+                peak = peak_bytes(job.changed(changes, gpus), at_most=available_bytes)
             except InputError:
                 continue
             if peak <= available_bytes:
-                settings = " ".join(f"--set {key}={value}" for key, value in changes.items())
-                gpus = job.parallel.world_size * factor
+                told = {key: value for key, value in changes.items() if key != "parallel.dp"}  # it follows
+                settings = " ".join(f"--set {key}={value}" for key, value in told.items())
                 return [f"would fit on {gpus} GPUs: {settings} ({peak / GIB:.1f} GiB)"]
     return []
+
+
+def _variants_on(gpus: int, job: Description) -> Iterator[dict[str, Any]]:
+    """Changes for so many GPUs: more stages, else any degrees, each as it is and fully recomputed."""
+    factor = gpus // job.parallel.world_size
+    wider = {"parallel.dp": job.parallel.dp * factor}
+    alone, together = _degrees(job, job.parallel.dp * factor)
+    for degrees in (
+        {"parallel.pp": job.parallel.pp * factor},
+        *({**wider, **one} for one in alone + together),
+    ):
+        yield degrees
+        if job.training.recompute != "full":
+            yield {**degrees, "training.recompute": "full"}
 
 
 def _variants(job: Description) -> Iterator[dict[str, Any]]:
@@ -159,7 +182,7 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
         for way in ("balanced", "row_wise"):
             if way != parallel.strategy.tables:
                 yield {"parallel.strategy.tables": way}
-    alone, together = _degrees(job)
+    alone, together = _degrees(job, job.parallel.dp)
     for degree_change in ({}, *alone):
         for shard_change in sharding:
             for batch in batches:
@@ -198,8 +221,8 @@ def _recomputed_in_part(job: Description) -> Iterator[dict[str, Any]]:
                 yield {**how, "training.recompute_layers": layers}
 
 
-def _degrees(job: Description) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Higher degrees of one axis at the cost of data parallelism (ep is inside it), and of two."""
+def _degrees(job: Description, dp: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Higher degrees of one axis at the cost of ``dp`` (ep is inside it), and of two."""
     parallel, model = job.parallel, job.model
     moe = model.moe if isinstance(model, ModelSpec) else None
     by_axis: dict[str, list[int]] = {}
@@ -209,10 +232,10 @@ def _degrees(job: Description) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
     def changed(**degrees: int) -> dict[str, Any] | None:
         taken = prod(size // getattr(parallel, axis) for axis, size in degrees.items() if axis != "ep")
-        if parallel.dp % taken:
+        if dp % taken:
             return None
-        dp = {"parallel.dp": parallel.dp // taken} if taken > 1 else {}
-        return {**{f"parallel.{axis}": size for axis, size in degrees.items()}, **dp}
+        left = {"parallel.dp": dp // taken} if taken > 1 else {}
+        return {**{f"parallel.{axis}": size for axis, size in degrees.items()}, **left}
 
     alone = [changed(**{axis: size}) for axis, sizes in by_axis.items() for size in sizes]
     together = [
@@ -222,18 +245,3 @@ def _degrees(job: Description) -> tuple[list[dict[str, Any]], list[dict[str, Any
         for b in by_axis[other]
     ]
     return [one for one in alone if one is not None], [one for one in together if one is not None]
-
-
-def _changed(job: Description, changes: dict[str, Any]) -> Description:
-    by_section: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
-    for key, value in changes.items():
-        section, _, name = key.partition(".")
-        if name.startswith("strategy."):
-            own = {name.partition(".")[2]: value}
-            name, value = "strategy", job.parallel.strategy.model_copy(update=own)
-        by_section[section][name] = value
-    return replace(
-        job,
-        parallel=job.parallel.model_copy(update=by_section["parallel"]),
-        training=job.training.model_copy(update=by_section["training"]),
-    )

@@ -7,7 +7,7 @@ What is said comes from a YAML file, ``--set``, a Hugging Face config.json, or t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ class Description:
     """A complete job.  ``gpu`` are settings of the GPU that its software decides (``gpu.key`` -> value).
 
     ``assumed`` is what the rules took for granted, in their order; ``warnings`` what contradicts itself or
-    was never seen to run.
+    was never seen to run.  ``asked`` is what :func:`complete` was asked.
     """
 
     model: AnyModel
@@ -63,6 +63,22 @@ class Description:
     gpu: Mapping[str, str]
     assumed: tuple[Assumed, ...] = ()
     warnings: tuple[str, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def changed(self, changes: Mapping[str, Any], num_gpus: int | None = None) -> Description:
+        """The same question with other values (``section.key`` -> value), completed by the same rules.
+
+        InputError as :func:`complete`.
+        """
+        asked = dict(self.asked)
+        asked["overrides"] = {
+            **(asked["overrides"] or {}),
+            **{key: option_of(one) for key, one in changes.items()},
+        }
+        asked["num_gpus"] = num_gpus or asked["num_gpus"]
+        if any(key.startswith("parallel.") for key in changes):
+            asked["chosen"] = ()  # who says a degree says them all
+        return complete(**asked)
 
     @property
     def transformer(self) -> ModelSpec:
@@ -85,6 +101,11 @@ class Description:
     def graph(self) -> Graph:
         """One step as every rank runs it.  InputError for a layout that cannot be."""
         return generate(self.model, self.parallel, self.training, self.software)
+
+
+def option_of(value: Any) -> str:
+    """A value as ``--set KEY=...`` takes it."""
+    return f"[{','.join(value)}]" if isinstance(value, tuple) else f"{value}"
 
 
 def complete(
@@ -145,7 +166,11 @@ def complete(
         gpu={f"gpu.{key}": f"{value}" for key, value in preset.values("gpu").items()},
         assumed=tuple(draft.assumed),
         warnings=tuple(draft.warnings),
-    )
+        asked={
+            "content": content, "where": where, "num_gpus": num_gpus, "generation": generation,
+            "domain_gpus": domain_gpus, "overrides": overrides, "folder": folder, "chosen": chosen,
+        },
+    )  # fmt: skip
 
 
 def sections_of(key: str) -> list[str]:
