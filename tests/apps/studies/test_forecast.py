@@ -21,7 +21,7 @@ def rows_of(table: Path) -> list[dict[str, str]]:
 
 def test_a_job_is_asked_once_and_compared_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "jobs.csv"
-    table.write_text(f"job,workload,cluster,set\nsmall,{SMALL}\nwrong,llama3.2-1b,b200-7,\n")
+    table.write_text(f"job,workload,cluster,set\nsmall,{SMALL}\nwrong,llama3.2-1b,b200-12,\n")
     assert simcore("forecast", table, "--write") == 0
     small, wrong = rows_of(table)
     assert 0 < float(small["low_s"]) < float(small["step_s"]) < float(small["high_s"])
