@@ -19,6 +19,7 @@ from simcore.run import Setup, outside_on
 from workloads.evidence.memory_misses import memory_misses
 from workloads.jobs import Description, complete
 from workloads.jobs.advice import peak_bytes
+from workloads.jobs.complete import said_keys
 from workloads.jobs.presets import load_preset
 from workloads.parallel.communicators import outside_holders
 from workloads.parallel.job import Job
@@ -92,17 +93,7 @@ class Question:
     @property
     def said(self) -> set[str]:
         """Keys of the job (``section.key``) that were said."""
-        of_file = {
-            f"{section}.{key}"
-            for section, values in self.content.items()
-            if isinstance(values, Mapping)
-            for key in values
-        }
-        parallel = self.content.get("parallel")
-        strategy = parallel.get("strategy") if isinstance(parallel, Mapping) else None
-        if isinstance(strategy, Mapping):
-            of_file |= {f"parallel.strategy.{key}" for key in strategy}
-        return of_file | self.overrides.keys()
+        return said_keys(self.content, self.overrides)
 
     @cached_property
     def available_bytes(self) -> int:

@@ -20,17 +20,11 @@ from simcore.planning.ground import Ground, Settings
 from simcore.planning.question import Question
 from simcore.planning.space import asked_axes, candidates
 from workloads.jobs.batches import usual_batch
+from workloads.jobs.complete import says_layout
 from workloads.jobs.draft import Assumed
 from workloads.models.spec import ModelSpec
 from workloads.parallel.job import FSDP, Job, element_bytes
 
-#: Keys by which a job says how it is laid out: then what it says is all.
-LAYOUT: Final = frozenset(
-    f"parallel.{key}"
-    for key in (
-        "tp", "cp", "pp", "dp", "ep", "etp", "dp_shard", "virtual_stages", "schedule", "stage_layers",
-    )
-)  # fmt: skip
 _BATCH, _MICRO, _RECOMPUTE = "training.global_batch", "training.micro_batch", "training.recompute"
 #: So many times the model parallelism of the first layout that fits is tried.
 _BEYOND: Final = 4
@@ -47,7 +41,7 @@ def usual_strategy(question: Question) -> tuple[Assumed, ...]:
     Nothing where a degree is said, where no layout fits, or of a list of blocks, whose replicas fill the
     cluster.  InputError where the model itself cannot be.
     """
-    if question.said & LAYOUT or any(key.startswith("parallel.strategy") for key in question.said):
+    if says_layout(question.said):
         return ()
     ground = question.ground
     if not isinstance(ground.base.model, ModelSpec):

@@ -43,6 +43,13 @@ from workloads.parallel.spec import ParallelSpec, TrainingSpec
 #: Parts of a description; ``--set SECTION.KEY=VALUE`` changes one key.
 SECTIONS: Final = ("model", "parallel", "training", "software")
 
+_LAYOUT: Final = frozenset(
+    f"parallel.{key}"
+    for key in (
+        "tp", "cp", "pp", "dp", "ep", "etp", "dp_shard", "virtual_stages", "schedule", "stage_layers",
+    )
+)  # fmt: skip
+
 _MEGATRON, _TORCH = "megatron-core", "torchtitan-fsdp2"
 #: Of lists of blocks: with tables, and others.
 _TABLES, _IMAGES = "torchrec", "timm"
@@ -177,6 +184,26 @@ def sections_of(key: str) -> list[str]:
     """Sections that have a key of that name ("tp": parallel)."""
     specs: tuple[type[BaseModel], ...] = (ModelSpec, ParallelSpec, TrainingSpec, SoftwareSpec)
     return [section for section, spec in zip(SECTIONS, specs, strict=True) if key in spec.model_fields]
+
+
+def said_keys(content: Mapping[str, Any], overrides: Mapping[str, str]) -> set[str]:
+    """Keys of a job (``section.key``) that its file and ``overrides`` say."""
+    of_file = {
+        f"{section}.{key}"
+        for section, values in content.items()
+        if isinstance(values, Mapping)
+        for key in values
+    }
+    parallel = content.get("parallel")
+    strategy = parallel.get("strategy") if isinstance(parallel, Mapping) else None
+    if isinstance(strategy, Mapping):
+        of_file |= {f"parallel.strategy.{key}" for key in strategy}
+    return of_file | overrides.keys()
+
+
+def says_layout(said: set[str]) -> bool:
+    """Whether keys say how a job is laid out: then what they say is all."""
+    return bool(said & _LAYOUT) or any(key.startswith("parallel.strategy") for key in said)
 
 
 def _section(content: Mapping[str, Any], section: str, where: str) -> dict[str, Any]:

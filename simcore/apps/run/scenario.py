@@ -71,10 +71,12 @@ class DescribedJob:
 
     def complete(self, cluster: ClusterSpec) -> Description:
         """The job on a cluster, its layout chosen where it says none.  InputError where it cannot be."""
-        from workloads.jobs import complete  # most scenarios are graphs: they start without it
+        # Most scenarios are graphs, and most jobs say how they are laid out: they start without.
+        from workloads.jobs import complete
+        from workloads.jobs.complete import said_keys, says_layout
 
         chosen: tuple[Assumed, ...] = ()
-        if self.launch is None:
+        if self.launch is None and not says_layout(said_keys(self.content, self.overrides)):
             from simcore.planning.question import Question
             from simcore.planning.usual import usual_strategy
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from simcore.network.fluid import FluidNetwork
 
 SHORTCUTS: Final = ("runs", "cells", "steady")
-_MANY_EVENTS: Final = 100_000  # seconds of work
+_MANY_EVENTS: Final = 20_000  # seconds of work
 
 
 def simulate(
