@@ -72,7 +72,7 @@ class Search:
         best: Trial | None = None,
     ) -> None:
         self.trials = [Trial(one, s_from_ps(one.rough_ps)) for one in candidates]
-        self._bound_ps, self._gap, self._until = bound_ps, gap, until
+        self._bound_ps, self.gap, self._until = bound_ps, gap, until
         self._waiting = [(trial.bound_s, number) for number, trial in enumerate(self.trials)]
         heapq.heapify(self._waiting)
         self._running: dict[int, float] = {}
@@ -153,13 +153,27 @@ class Search:
         """A candidate that was chosen is not simulated: the best excludes it by now."""
         self._running.pop(self._number[settings_key(settings)], None)
 
-    def certificate(self) -> Certificate:
-        """What is proven by now.  Only where something was simulated."""
+    def certificate(self, of: Trial | None = None) -> Certificate:
+        """What is proven: of the best candidate, or ``of`` one that was simulated, beside polished ones, too.
+
+        Only where something was simulated.
+        """
         assert self.best is not None and self.best.step_s is not None
         best_s = self.best.step_s
         left = [trial.bound_s for trial in self.trials if trial.step_s is None and not trial.reason]
         lower_s = min([best_s, *left])
-        return Certificate(1 - lower_s / best_s, lower_s, not left or self._is_enough(lower_s))
+        enough = not left or self._is_enough(lower_s)
+        if of is None:
+            return Certificate(1 - lower_s / best_s, lower_s, enough)
+        lower_s = min([lower_s, *self._polished_s()])
+        return Certificate(1 - lower_s / (of.step_s or best_s), lower_s, enough)
+
+    def as_good_s(self) -> float:
+        """The longest step that nothing, polished or not, is faster than by more than the gap."""
+        return min([self.certificate().lower_bound_s, *self._polished_s()]) / (1 - self.gap)
+
+    def _polished_s(self) -> list[float]:
+        return [trial.step_s for trial in self.polished if trial.step_s is not None]
 
     def num_below(self) -> int:
         """Candidates whose bounds, as close as they are by now, leave the question open."""
@@ -179,7 +193,7 @@ class Search:
 
     def _is_enough(self, bound_s: float) -> bool:
         best = self.best.step_s if self.best is not None else None
-        return best is not None and bound_s >= best * (1 - self._gap)
+        return best is not None and bound_s >= best * (1 - self.gap)
 
 
 def settings_key(settings: Settings) -> tuple[tuple[str, str], ...]:

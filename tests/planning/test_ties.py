@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from simcore.apps.plan.asking import asked
 from simcore.elementary import log
-from simcore.planning.ties import complexity, first_is_fastest
+from simcore.planning.appraisal import Appraised, Simulated
+from simcore.planning.search import Search
+from simcore.planning.ties import complexity, first_is_fastest, simplest_first
 from workloads.evidence import Siblings, measured_runs, siblings, siblings_of
 from workloads.jobs import complete
 
@@ -53,6 +56,40 @@ def test_the_first_of_equals_is_one_of_them():
 
 def test_fewer_axes_are_simpler():
     def job(**parallel):
-        return complete({"model": "llama3-8b", "parallel": parallel}, "a job", num_gpus=16)
+        found = complete({"model": "llama3-8b", "parallel": parallel}, "a job", num_gpus=16)
+        return complexity(found.parallel, found.training)
 
-    assert complexity(job(tp=8)) < complexity(job(tp=2, pp=2)) < complexity(job(tp=2, pp=2, virtual_stages=2))
+    assert job(tp=8) < job(tp=2, pp=2) < job(tp=2, pp=2, virtual_stages=2)
+
+
+def shown(question, steps_s, *, gap):
+    """The order of candidates, by tp, of which all were simulated, and the certificate of the first."""
+    search = Search([Appraised({"parallel.tp": tp}, "", 1, 0) for tp in steps_s], lambda _: 0, gap=gap)
+    for tp, step_s in steps_s.items():
+        search.learn(Simulated({"parallel.tp": tp}, step_s))
+    ranked = simplest_first(question, search)
+    return [trial.settings["parallel.tp"] for trial in ranked], search.certificate(ranked[0])
+
+
+def test_the_simplest_of_those_that_nothing_beats_by_the_gap_is_first():
+    question = asked("llama3-8b", "h100-16", ["training.global_batch=32"]).question
+    steps_s = {"1": 1.02, "2": 1.0, "4": 1.01, "8": 1.1}
+    # 1.0 is less by 1.96% than 1.02, and by 9% than 1.1.
+    order, certificate = shown(question, steps_s, gap=0.02)
+    assert order == ["1", "2", "4", "8"]
+    assert certificate.gap == pytest.approx(1 - 1.0 / 1.02)
+    assert certificate.exhaustive
+    # With less of a gap the simplest is not as good; without one the fastest is first.
+    assert shown(question, steps_s, gap=0.015)[0] == ["2", "4", "1", "8"]
+    order, certificate = shown(question, steps_s, gap=0.0)
+    assert (order[0], certificate.gap) == ("2", 0.0)
+
+
+def test_of_the_equally_simple_what_has_room_in_memory_is_first():
+    question = asked("llama3-8b", "h100-16", ["training.global_batch=32"]).question
+    alike = [Appraised({"training.bucket_parameters": size}, "", peak, 0) for size, peak in
+             (("10000000", question.available_bytes), ("40000000", 1), ("160000000", 1))]  # fmt: skip
+    search = Search(alike, lambda _: 0, gap=0.02)
+    for one, step_s in zip(alike, (1.0, 1.015, 1.01), strict=True):
+        search.learn(Simulated(one.settings, step_s))
+    assert [trial.step_s for trial in simplest_first(question, search)] == [1.01, 1.015, 1.0]

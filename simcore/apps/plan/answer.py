@@ -22,6 +22,7 @@ from simcore.planning import polish
 from simcore.planning.ground import SearchAxis
 from simcore.planning.question import Question
 from simcore.planning.search import Trial
+from simcore.planning.ties import simplest_first
 from simcore.planning.usual import usual_settings
 from simcore.units import GIB
 
@@ -31,7 +32,7 @@ _BEST: Final = 5
 
 @dataclass(frozen=True)
 class Answer:
-    """``ranked``: what was simulated, the fastest first; ``best``: the first few of them, looked at.
+    """``ranked``: what was simulated, in the order of ``simplest_first``; ``best``: its first few, looked at.
 
     ``beside``: others, by their mark (``table.MARKS``).  ``default``: the job as it is by default, where that
     is a candidate and fits; else ``default_refused`` says why not.  ``unpolished``: why the best are left as
@@ -65,7 +66,7 @@ class Answer:
             out += leaner(self.ranked)
             out += polish.lines(plan.polished, plan.question)
             out += [f"not polished: {self.unpolished}"] if self.unpolished else []
-            out += [proof(plan), ties(plan, self.ranked).line(self.ranked)]
+            out += [proof(plan, self.ranked), ties(plan, self.ranked).line(self.ranked)]
             if self.default is not None:
                 out.append(why(self.best[0], self.default))
         if self.default_refused:
@@ -102,7 +103,7 @@ def answered(
             compared=_BEST, workers=workers,
         )  # fmt: skip
     write_trials(folder / TRIALS, found)
-    ranked = found.search.ranked() if found.search is not None else []
+    ranked = simplest_first(ask.question, found.search) if found.search is not None else []
     refused = "" if found.default is not None else _refused(ask.question)
     if not ranked:
         return Answer(found, folder, ranked, [], default_refused=refused, unpolished=unpolished)

@@ -159,7 +159,7 @@ def plan(
         answers.insert(0, found)
         if answers[0].planned.interrupted:
             break
-    shaken = sensitivity(ask, answers[0].planned) if tornado and answers[0].best else None
+    shaken = sensitivity(ask, answers[0].planned, answers[0].ranked) if tornado and answers[0].best else None
     sizes = front(answers, all_tokens, deadline_s, objective, priced)
     drawn = [draw(answer, sizes) for answer in answers if answer.best]
     wall_s = time.perf_counter() - began

@@ -162,7 +162,7 @@ def front(
                 strategy=question.named(best.trial.settings),
                 step_s=best.step_s,
                 tokens_per_s=speed,
-                gap=search.certificate().gap,
+                gap=search.certificate(answer.ranked[0]).gap,
                 tokens=tokens,
                 per_million=None if prices is None else prices.per_million_tokens(cluster, speed),
             )

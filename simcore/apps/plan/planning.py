@@ -212,7 +212,8 @@ class _Trying:
         self._run((one, 0.0) for one in search.asked([trial.settings for trial in found]))
 
     def _complexity(self, trial: Trial) -> tuple[int, ...]:
-        return complexity(self.appraiser.question.completed(trial.settings))
+        job = self.appraiser.question.completed(trial.settings)
+        return complexity(job.parallel, job.training)
 
     def _run(self, jobs: Iterator[tuple[Settings, float]]) -> None:
         """Simulate settings that are not excluded by their bounds meanwhile."""

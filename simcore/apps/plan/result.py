@@ -10,7 +10,7 @@ from simcore.apps.plan.explained import Explained
 from simcore.apps.plan.fronts import less_memory
 from simcore.apps.plan.planning import Planned
 from simcore.planning.search import Trial
-from simcore.planning.ties import LEVEL, complexity, first_is_fastest
+from simcore.planning.ties import LEVEL, first_is_fastest, simplicity
 from workloads.evidence import siblings
 
 
@@ -70,7 +70,7 @@ def json_of(
         "less_memory": [ranked.index(trial) for trial in less_memory(ranked)],
         "num_simulated": search.num_simulated if search is not None else 0,
         **plan.census.as_object(),
-        "certificate": search.certificate().as_object() if search is not None and ranked else None,
+        "certificate": search.certificate(ranked[0]).as_object() if search is not None and ranked else None,
         "polished": [one.as_object() for one in plan.polished],
         "ties": ties(plan, ranked).as_object() if ranked else None,
         "interrupted": plan.interrupted,
@@ -118,19 +118,13 @@ class Ties:
 
 
 def ties(plan: Planned, ranked: Sequence[Trial]) -> Ties:
-    """Of what was simulated, the fastest first."""
+    """Of what was simulated, as it is shown."""
     known = siblings()
     within = known.ratio_of(LEVEL)
     steps_s = [trial.step_s or 0.0 for trial in ranked]
-    equal = tuple(
-        trial for trial, step_s in zip(ranked, steps_s, strict=True) if step_s <= steps_s[0] * within
-    )
-
-    def order(trial: Trial) -> tuple[object, ...]:
-        job = plan.question.completed(trial.settings)
-        return (*complexity(job), trial.appraised.peak_bytes)
-
-    simplest = min(equal, key=order)
+    limit_s = min(steps_s) * within
+    equal = tuple(trial for trial, step_s in zip(ranked, steps_s, strict=True) if step_s <= limit_s)
+    simplest = min(equal, key=lambda trial: simplicity(plan.question, trial))
     assert plan.search is not None
-    num_open = len(plan.search.open_below(steps_s[0] * within))
+    num_open = len(plan.search.open_below(limit_s))
     return Ties(within, equal, num_open, simplest, first_is_fastest(steps_s, known), len(known.errors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import Final
@@ -80,15 +81,22 @@ def leaner(ranked: Sequence[Trial]) -> list[str]:
     ]
 
 
-def proof(plan: Planned) -> str:
-    """The certificate in a sentence."""
+def proof(plan: Planned, ranked: Sequence[Trial]) -> str:
+    """The certificate of the first of ``ranked`` in a sentence."""
     search = plan.search
     assert search is not None
-    found = search.certificate()
+    found = search.certificate(ranked[0])
     what = (
         f"{search.num_simulated} of {plan.census.num_candidates:,} simulated; in this model no other legal"
         f" candidate is more than {found.gap:.1%} faster"
     )
+    num_as_good = sum((trial.step_s or math.inf) <= search.as_good_s() for trial in ranked)
+    if num_as_good > 1:
+        fastest = min(ranked, key=lambda trial: trial.step_s or math.inf)
+        what += (
+            f"; than any of the first {num_as_good} none is by more than {search.gap:.1%}, so that the"
+            f" simplest of them is first (number {ranked.index(fastest) + 1} is the fastest)"
+        )
     if found.exhaustive:
         return what
     why = "interrupted" if plan.interrupted else "the budget is spent"

@@ -80,11 +80,14 @@ class Tornado:
         return out
 
 
-def tornado(ask: PlanRequest, found: Planned) -> Tornado:
-    """Simulate the best on changed hardware, and its nearest neighbours among the candidates that fit."""
+def tornado(ask: PlanRequest, found: Planned, ranked: Sequence[Trial]) -> Tornado:
+    """Simulate the first candidate of ``ranked`` on changed hardware, and its nearest that fit.
+
+    What it was polished to is none: it differs from all candidates along finer axes.
+    """
     assert found.search is not None
-    assert found.search.best is not None
-    best = found.search.best
+    candidates = {id(trial) for trial in found.search.trials}
+    best = next(trial for trial in ranked if id(trial) in candidates)
     assert best.step_s is not None
     clusters = {
         (what, sign): changed_cluster(

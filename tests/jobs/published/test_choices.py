@@ -41,6 +41,15 @@ def test_the_loss_is_that_of_the_strategy_predicted_fastest():
     assert (found.rows, found.strategies, found.chosen, found.best) == (5, 4, "tp2", "tp1")
     assert found.loss == pytest.approx(0.1)
     assert found.exact_loss == 0.0  # nothing scatters
+    assert found.simplest_loss == found.loss
+
+
+def test_the_simplest_of_what_is_predicted_as_good_is_what_plans_show_first():
+    # tp1 is predicted 1.96% behind tp2, and took 0.9 of it; tp4 took least.
+    rows = [score(2, 1.0, 2.0), score(1, 0.9, 2.04), score(4, 0.8, 3), score(8, 1.3, 5)]
+    (found,) = choices(rows, {})
+    assert (found.chosen, found.best) == ("tp2", "tp4")
+    assert found.simplest_loss == pytest.approx(0.9 / 0.8 - 1)
 
 
 def test_plans_choose_among_what_fits():

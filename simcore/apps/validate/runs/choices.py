@@ -36,6 +36,7 @@ from simcore.apps.validate.runs.sweeps import (
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.outside import csv_rows
+from simcore.planning.ties import complexity
 from simcore.run import outside_on
 from workloads.jobs.published import RunRow, read_run_rows
 from workloads.parallel.communicators import outside_holders
@@ -59,6 +60,8 @@ _OF_SOURCE: Final[Mapping[str, Mapping[str, str]]] = {
 }  # fmt: skip
 _UNITS: Final = {"ms/iteration": 1e-3, "s/iteration": 1.0}
 _DRAWS: Final = 2_000
+#: What ``plan.py`` proves by default: the simplest of what is predicted so close to the fastest is its first.
+_GAP: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class ChosenStrategy:
 
     ``chosen`` and ``best``: the rows predicted and measured fastest.  ``planned``: the one predicted fastest
     of those that fit as predicted ("" where none does), ``planned_loss`` what it costs; ``not_fitting``: rows
-    of strategies that do not.
+    of strategies that do not.  ``simplest_loss``: what the simplest costs of those predicted as good.
     """
 
     group: str
@@ -81,6 +84,7 @@ class ChosenStrategy:
     exact_tau: float
     planned: str
     planned_loss: float
+    simplest_loss: float
     not_fitting: tuple[str, ...]
 
 
@@ -102,9 +106,12 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
             for same in alike.values()
         ]
         predicted = [gpu_s_per_token(same[0], middle_s(same[0])) for same in alike.values()]
-        ids = [same[0].described.row.id for same in alike.values()]
+        firsts = [same[0].described for same in alike.values()]
+        ids = [first.row.id for first in firsts]
         chosen, best = predicted.index(min(predicted)), measured.index(min(measured))
-        fits = [_fits(same[0].described) for same in alike.values()]
+        as_good = [k for k, time in enumerate(predicted) if min(predicted) >= time * (1 - _GAP)]
+        simplest = min(as_good, key=lambda k: _complexity(firsts[k]))
+        fits = [_fits(first) for first in firsts]
         planned = min((k for k, one in enumerate(fits) if one), key=predicted.__getitem__, default=-1)
         out.append(
             ChosenStrategy(
@@ -115,6 +122,7 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
                 exact_tau=tau_of_exact_predictions(members, between),
                 planned=ids[planned] if planned >= 0 else "",
                 planned_loss=measured[planned] / measured[best] - 1 if planned >= 0 else math.nan,
+                simplest_loss=measured[simplest] / measured[best] - 1,
                 not_fitting=tuple(one for one, fit in zip(ids, fits, strict=True) if not fit),
             )
         )  # fmt: skip
@@ -123,6 +131,11 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
 
 def _strategy(described: DescribedRow) -> tuple[str, ...]:
     return tuple(case_key(case) for case in described.band.cases)
+
+
+def _complexity(described: DescribedRow) -> tuple[int, ...]:
+    case = described.band.cases[0]
+    return complexity(case.parallel, case.training)
 
 
 def _fits(described: DescribedRow) -> bool:
@@ -170,6 +183,7 @@ def validate_strategies(paths: Sequence[str], *, cache: str = "") -> tuple[dict[
         "groups": [asdict(one) for one in found],
         "mean_loss": mean,
         "mean_planned_loss": _mean([one.planned_loss for one in found if one.planned]),
+        "mean_simplest_loss": _mean([one.simplest_loss for one in found]),
         "mean_exact_loss": _mean([one.exact_loss for one in found]),
         "skipped": done.skipped,
     }, _lines(found)
@@ -225,15 +239,15 @@ def _mean(values: Sequence[float]) -> float:
 
 def _lines(found: Sequence[ChosenStrategy]) -> list[str]:
     out = [
-        f"{'reports':>9}{'strategies':>12}{'loss':>9}{'planned':>9}{'exact':>9}{'tau':>9}{'exact':>9}"
-        f"{'no room':>9}"
+        f"{'reports':>9}{'strategies':>12}{'loss':>7}{'simplest':>10}{'planned':>9}{'exact':>7}{'tau':>6}"
+        f"{'exact':>7}{'no room':>9}"
     ]
     for one in found:
         planned = f"{one.planned_loss:.1%}" if one.planned else "none fits"
         out += [
             one.group,
-            f"{one.rows:>9}{one.strategies:>12}{one.loss:>9.1%}{planned:>9}{one.exact_loss:>9.1%}{one.tau:>9.2f}"
-            f"{one.exact_tau:>9.2f}{len(one.not_fitting):>9}",
+            f"{one.rows:>9}{one.strategies:>12}{one.loss:>7.1%}{one.simplest_loss:>10.1%}{planned:>9}"
+            f"{one.exact_loss:>7.1%}{one.tau:>6.2f}{one.exact_tau:>7.2f}{len(one.not_fitting):>9}",
         ]
     lost, exact = _mean([one.loss for one in found]), _mean([one.exact_loss for one in found])
     of_plans = [one.planned_loss for one in found if one.planned]
@@ -242,6 +256,8 @@ def _lines(found: Sequence[ChosenStrategy]) -> list[str]:
         f"groups: {len(found)}; what is predicted fastest is {lost:.1%} slower than the best measured on"
         f" average (by exact predictions {exact:.1%}), and the best itself in {right}"
     )
+    simplest = _mean([one.simplest_loss for one in found])
+    out.append(f"the simplest of what is predicted within {_GAP:.0%} of the fastest: {simplest:.1%} slower")
     out.append(
         f"of those that fit as predicted, as plans choose: {_mean(of_plans):.1%} slower, the best itself in"
         f" {of_plans.count(0.0)} of {len(of_plans)}"
