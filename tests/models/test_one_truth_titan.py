@@ -9,8 +9,8 @@ what :func:`is_apart` leaves out, each for its reason:
 - Parameters: a trace casts a rank's own shard and copies it into the gather's buffer, 1/N of the copy out.
 - Queries, keys and values of a joined projection are copied apart; in a description attention reads them.
 - Positions: what is multiplied with is looked up first, and read.
-- Loss: 8-byte labels and scalars; with tensor parallelism torch runs it step by step, a description in the
-  kernels of one rank's loss, and the embedding's masks likewise.
+- Loss: 8-byte labels and scalars; with tensor parallelism what is as long as the tokens.  Of the embedding
+  then its masks.
 - Context parallelism: a rank's queries meet all keys and values; a trace counts them as causal over all keys,
   a description half of them.
 - Experts: routing and sorting, step by step in a trace; w1 and w3 are products of their own, in a description
@@ -32,6 +32,7 @@ from workloads.models import ModelSpec, MoeSpec
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
+from workloads.parallel.job import Job
 
 GRAPHS = Path(__file__).with_name("graphs")
 SCRIPT = Path(__file__).parents[1] / "tracing/scripts/titan_small.py"
@@ -47,8 +48,8 @@ QWEN = LLAMA.model_copy(
 )  # fmt: skip
 SOFTWARE = SoftwareSpec(
     attention="flash", fused_gate_up=False, grad_accumulation_fusion=False, gradient_scaling=False,
-    cross_entropy="unfused", vocab_multiple=1, swiglu_fusion=False, rope_fusion=False, rope_style="complex",
-    gather_inputs_again=False, batch_first=True,
+    cross_entropy="loss_parallel", vocab_multiple=1, swiglu_fusion=False, rope_fusion=False,
+    rope_style="complex", gather_inputs_again=False, batch_first=True,
 )  # fmt: skip
 CASES = {
     "fsdp": ParallelSpec(dp=8),
@@ -69,13 +70,18 @@ def traced(how: str) -> Graph:
     return load_graph(GRAPHS / f"titan-{how}")
 
 
-def made(how: str) -> Graph:
+def job(how: str) -> Job:
     parallel, pipelined = CASES[how], how == "pp"
     training = TrainingSpec(
         micro_batch=1 if pipelined else 2, global_batch=parallel.dp * (4 if pipelined else 2), seq=512,
         sharding="fsdp2", grad_reduce_dtype="fp32", fsdp_ends_apart=True, reshard_after_forward=not pipelined,
     )  # fmt: skip
-    return generate(QWEN if how == "ep" else LLAMA, parallel, training, SOFTWARE)
+    return Job(QWEN if how == "ep" else LLAMA, parallel, training, SOFTWARE)
+
+
+def made(how: str) -> Graph:
+    one = job(how)
+    return generate(one.model, one.parallel, one.training, one.software)
 
 
 def rows(graph: Graph, stage: int) -> list[tuple[str, int]]:
@@ -154,6 +160,22 @@ def test_kernels_are_the_same(how: str) -> None:
             assert flops(ours, stage) == flops(theirs, stage)
 
 
+def test_a_loss_over_columns_is_as_many_passes_over_the_logits() -> None:
+    """2 x 512 tokens, 2048 / 4 words in 16 and 32 bits: 1 and 2 MiB."""
+
+    def passes(graph: Graph) -> dict[str, Counter[tuple[str, int, int]]]:
+        ops, found = graph.ops, {"fwd": Counter(), "bwd": Counter()}
+        for name, row in rows(graph, 0):
+            moved = int(ops.bytes_read[row]) >> 20, int(ops.bytes_written[row]) >> 20
+            if ops.module[row] in ("", "loss") and sum(moved):
+                found[name][ops.name[row], *moved] += 1
+        return found
+
+    ours, theirs = passes(made("tp")), passes(traced("tp"))
+    assert ours == theirs
+    assert [sum(one.values()) for one in ours.values()] == [6, 5]
+
+
 def test_attention_of_a_part_of_the_queries_counts_half_of_the_keys() -> None:
     """Two layers of 2 sequences, 128 of 512 queries, 16 heads of 16: 4 b h s_q s_k d, backward 5/2 of it."""
     scores = 2 * 4 * 2 * 16 * 128 * 512 * 16
@@ -171,8 +193,7 @@ def test_graphs_are_what_tracing_gives_now(how: str, tmp_path: Path, monkeypatch
     from workloads.tracing.drive.trace import trace_in
 
     with workers(1) as pool:
-        job = ScriptJob(SCRIPT, (how,), world_size=8, step=1)
-        now = trace_in(pool, job)
+        now = trace_in(pool, ScriptJob(SCRIPT, (how,), world_size=8, step=1))
     then = traced(how)
     for stage in range(CASES[how].pp):
         assert calls(now, stage) == calls(then, stage)

@@ -35,6 +35,8 @@ def cross_entropy(tape: OpTape, shard: Shard, logits: Tensor) -> None:
         _jit(op, logits, wide, per_token, exchange)
     elif software.cross_entropy == "in_place":
         _in_place(op, logits, wide, per_token, exchange)
+    elif software.cross_entropy == "loss_parallel" and shard.tp > 1:
+        _loss_parallel(op, logits, wide, per_token, exchange)
     else:
         _unfused(op, logits, wide, per_token, exchange)
 
@@ -75,6 +77,37 @@ def _in_place(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange:
         op.launch(launch)
     op.run("aten::div_.Tensor", [wide, per_token], [wide], module=MODULE, saved_inputs=wide.num_bytes)
     op.back(compute("aten::mul_.Tensor", [wide, per_token], [wide], module=MODULE))
+    if wide != logits:
+        op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
+
+
+def _loss_parallel(
+    op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[TapedLaunch]
+) -> None:
+    """PyTorch's steps over each rank's columns, none of them in place.
+
+    Source: torch/distributed/tensor/parallel/loss.py.
+    """
+    target, mean = per_token.like(*per_token.shape, dtype="int64"), per_token.like(1)
+    if wide != logits:
+        op.run("aten::_to_copy", [logits], [wide], module=MODULE)
+    op.run("aten::amax", [wide], [per_token], module=MODULE)
+    for launch in exchange[:1]:
+        op.launch(launch)
+    op.run("aten::sub.Tensor", [wide, per_token], [wide], module=MODULE)
+    op.run("aten::exp", [wide], [wide], module=MODULE)
+    op.run("aten::sum.dim_IntList", [wide], [per_token], module=MODULE)
+    for launch in exchange[1:2]:
+        op.launch(launch)
+    op.run("aten::sub.Tensor", [wide, per_token], [wide], module=MODULE, saved_outputs=wide.num_bytes)
+    op.run("aten::gather", [per_token, target], [per_token], module=MODULE)
+    for launch in exchange[2:]:
+        op.launch(launch)
+    op.run("aten::sum", [per_token], [mean], module=MODULE)
+    op.back(compute("aten::exp", [wide], [wide], module=MODULE))  # torch makes zeros first
+    op.back(compute("aten::zeros_like", [], [wide], module=MODULE))
+    op.back(compute("aten::add.Tensor", [wide, wide], [wide], module=MODULE))
+    op.back(compute("aten::mul.Tensor", [wide, per_token], [wide], module=MODULE))
     if wide != logits:
         op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
 

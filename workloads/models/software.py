@@ -43,7 +43,8 @@ class SoftwareSpec(Frozen):
     ``gradient_scaling``: a kernel divides gradients by the number of replicas before they are summed
     (Megatron, unless the collective averages).
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps), "in_place"
-    (its steps without fusion, over one copy of the logits) or "unfused" (PyTorch's).
+    (its steps without fusion, over one copy of the logits), "unfused" (PyTorch's) or "loss_parallel"
+    (PyTorch's, step by step where ranks have columns of the logits: torch.distributed.tensor.parallel).
     ``autocast``: parameters and residual sums stay in fp32, see ``autocast.py``;  ``channels_last``: images
     lie pixel by pixel, see Note [Order of channels] of ``images.py``.  ``norm_activation_fusion``: one kernel
     for a batch norm, the residual sum and the activation behind it.
@@ -132,7 +133,7 @@ class SoftwareSpec(Frozen):
     batch_first: bool = False
     gather_inputs_again: bool = True
     gradient_scaling: bool = True
-    cross_entropy: Literal["fused", "jit", "in_place", "unfused"] = "jit"
+    cross_entropy: Literal["fused", "jit", "in_place", "unfused", "loss_parallel"] = "jit"
     autocast: bool = False
     channels_last: bool = True
     norm_activation_fusion: bool = False

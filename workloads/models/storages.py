@@ -21,6 +21,7 @@ from itertools import combinations, product
 from typing import Final, Literal
 
 from workloads.models.local import DTYPES
+from workloads.models.loss import MODULE as LOSS
 from workloads.models.pieces import KernelLaunch, ModelPiece
 from workloads.models.tensors import ELEMENT_BYTES
 
@@ -169,7 +170,7 @@ class _StorageWalk:
 
     def _read(self, kernel: KernelLaunch, visible: Sequence[int]) -> list[int]:
         read: list[int] = []
-        is_sum = kernel.name.startswith(_SUMS)
+        is_sum = kernel.name.startswith(_SUMS) and kernel.module != LOSS
         for term, shape in enumerate(kernel.in_shapes):
             numel = math.prod(shape)
             if kernel.collective == "all_gather":
