@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from simcore.apps.replay.alone import demand_alone
 from simcore.apps.studies.contention.bands import bands
 from simcore.apps.studies.contention.beside import Holding, time_beside
+from simcore.apps.studies.contention.grids import product_grids
 from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.apps.studies.contention.published import published_rows
 from simcore.apps.studies.contention.rows import ContentionRow, TraceRows
 from simcore.hardware import load_cluster
 from simcore.hardware.sm import ThreadBlock
 from tests.commands import simcore
-from tests.imports.traces import launched, step, write
+from tests.imports.traces import framework_call, launched, step, write
 from workloads.imports import import_traces
 
 US = 1_000_000
@@ -190,6 +191,22 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     assert add["predicted_us"] == pytest.approx(8 + 42 * 0.85 * 108 / 84)
     assert trace["step_effect"]["no contention"]["recorded_added"] == pytest.approx(40 / 415)
     assert {step["step"] for step in trace["steps"]} == {0, 1}
+
+
+def test_grids_of_products_follow_from_shapes(tmp_path):
+    # 1,024 x 1,024 in tiles of 128 x 128 are 64 blocks.  Grids of a half to twice what the model says are one
+    # choice of tiles away: of 1 and 10,000 blocks neither.
+    def grids(blocks):
+        grid = {**GRID, "grid": [blocks, 1, 1]}
+        call = framework_call("aten::mm", 5, 20)
+        call["args"] = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": ["float", "float"]}
+        path = write(tmp_path / "t.json", [call, *launched("ampere_sgemm", 6, 30, 100, corr=1, **grid)])
+        return product_grids(import_traces([path]), A100)
+
+    equal = next(n for n in (16, 32, 64, 128, 256, 512) if grids(n)["equal"] == 1.0)
+    assert grids(equal) == {"products": 1, "equal": 1.0, "one_choice": 1.0}
+    assert grids(2 * equal) == {"products": 1, "equal": 0.0, "one_choice": 1.0}
+    assert grids(4 * equal) == {"products": 1, "equal": 0.0, "one_choice": 0.0}
 
 
 def test_a_trace_becomes_a_table_that_overlap_reads(tmp_path, capsys):

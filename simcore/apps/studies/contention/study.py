@@ -10,6 +10,7 @@ from typing import Any
 from simcore.apps.progress import say
 from simcore.apps.replay.levels import play_level
 from simcore.apps.studies.contention.bands import bands
+from simcore.apps.studies.contention.grids import product_grids
 from simcore.apps.studies.contention.groups import agreement, group_rows, groups_text
 from simcore.apps.studies.contention.left_out import Case, left_out
 from simcore.apps.studies.contention.overlap import overlap_rows
@@ -67,6 +68,7 @@ def contention_object(
         "learned": how,
         "traces": [
             _trace_object(trace, models, band, _steps(job, named) if steps else [])
+            | {"grids": product_grids(job, trace.gpu)}
             for (trace, job, named), models, band in zip(
                 found, predicted, bands([trace for trace, _, _ in found], predicted), strict=True
             )

@@ -207,6 +207,11 @@ def _trace_lines(trace: Mapping[str, Any]) -> list[str]:
                 f"{row['recorded_median']:>7.2f}{row['recorded_p90']:>7.2f}{row['recorded_excess']:>8.1%}"
                 f"{row['predicted_excess']:>8.1%}{row['lost_per_held']:>11.2f}"
             )
+    if grids := trace["grids"]:
+        lines.append(
+            f"  grids of {grids['products']} products by their shapes: {grids['equal']:.0%} as recorded,"
+            f" {grids['one_choice']:.0%} within one choice of tiles"
+        )
     for name, lengths in trace["bands"].items():
         lines += [
             f"  {name}, {length}: bands of other traces, x {band['factor']:.2f}, hold {band['inside']:.0%}"
