@@ -33,6 +33,24 @@ def test_imports_up_to_the_first_statement_that_does_something(tmp_path: Path) -
         ("deepspeed", ()),
         ("transformers", ("GPT2Config", "GPT2LMHeadModel")),
     )
+    # As Megatron-LM's pretrain_gpt.py begins: with a clock, the rank, and what is said of warnings.
+    script.write_text(
+        "import time\n_START = time.time()\nimport os, warnings\nrank = int(os.environ.get('RANK', 0))\n"
+        "if rank != 0:\n    warnings.filterwarnings('ignore')\n    def quiet(message, file=None): return\n"
+        "    warnings.showwarning = quiet\nfrom megatron.core import mpu\n"
+    )
+    assert leading_imports(script) == (("megatron.core", ("mpu",)),)
+    for first in (
+        "if rank != 0:\n    os.environ['DS_ACCELERATOR'] = 'cuda'",  # later imports ask for it
+        "started = launch()",
+        "def f(x=launch()): return",
+        "@launch\ndef f(): return",
+        "torch.backends.cudnn.enabled = False",
+        "import torch\nif torch.cuda.is_available():\n    x = 1",
+        "if rank:\n    import apex",
+    ):
+        script.write_text(f"{first}\nimport deepspeed\n")
+        assert leading_imports(script) == (), first
     script.write_text("def broken(:\n")
     assert leading_imports(script) == ()
 

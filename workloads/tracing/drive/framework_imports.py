@@ -19,6 +19,10 @@ from simcore.errors import InputError
 #: Packages whose import has no effect on others: they start no thread and read no rank.
 _SHARED = frozenset({"accelerate", "deepspeed", "megatron", "peft", "torchtitan", "transformers"})
 
+#: Modules that other imports do not ask for what a program told them, and calls that change nothing.
+_OF_LOGS = frozenset({"warnings", "logging", "time"})
+_READING = frozenset({"int", "float", "str", "bool", "len", "os.environ.get", "os.getenv"})
+
 #: (module, names taken from it)
 Import = tuple[str, tuple[str, ...]]
 
@@ -62,8 +66,8 @@ def module_file(name: str) -> Path:
 
 
 def leading_imports(script: Path) -> tuple[Import, ...]:
-    """Imports of frameworks at the top of ``script``, up to the first statement that does something else
-    (which may be meant to come before later imports).  Empty for a file that is not Python.
+    """Imports of frameworks at the top of ``script``, up to the first statement that may be meant to come
+    before later imports.  Empty for a file that is not Python.
     """
     try:
         tree = ast.parse(script.read_bytes())
@@ -75,9 +79,33 @@ def leading_imports(script: Path) -> tuple[Import, ...]:
             found += [(alias.name, ()) for alias in statement.names]
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             found.append((statement.module, tuple(alias.name for alias in statement.names)))
-        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+        elif not _concerns_nobody(statement):
             break
     return tuple((module, names) for module, names in found if module.partition(".")[0] in _SHARED)
+
+
+def _concerns_nobody(statement: ast.stmt) -> bool:
+    """Whether what is imported later does the same without it: texts, definitions, names for numbers, clocks
+    and the rank, and what is said of warnings and logs.
+    """
+    if isinstance(statement, ast.FunctionDef):
+        defaults = (*statement.args.defaults, *filter(None, statement.args.kw_defaults))
+        return not statement.decorator_list and all(map(_calls_no_other, defaults))
+    if isinstance(statement, ast.If):
+        inside = (*statement.body, *statement.orelse)
+        return _calls_no_other(statement.test) and all(map(_concerns_nobody, inside))
+    if isinstance(statement, ast.Assign):
+        return _calls_no_other(statement.value) and all(map(_is_own, statement.targets))
+    return isinstance(statement, ast.Expr) and _calls_no_other(statement.value)
+
+
+def _is_own(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) or ast.unparse(target).partition(".")[0] in _OF_LOGS
+
+
+def _calls_no_other(value: ast.expr) -> bool:
+    called = [ast.unparse(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)]
+    return all(name in _READING or name.partition(".")[0] in _OF_LOGS for name in called)
 
 
 def import_all(imports: Sequence[Import]) -> None:
