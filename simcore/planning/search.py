@@ -165,8 +165,8 @@ class Search:
         enough = not left or self._is_enough(lower_s)
         if of is None:
             return Certificate(1 - lower_s / best_s, lower_s, enough)
-        lower_s = min([lower_s, *self._polished_s()])
-        return Certificate(1 - lower_s / (of.step_s or best_s), lower_s, enough)
+        fastest_s = min([lower_s, *self._polished_s()])
+        return Certificate(1 - fastest_s / (of.step_s or best_s), lower_s, enough)
 
     def as_good_s(self) -> float:
         """The longest step that nothing, polished or not, is faster than by more than the gap."""
