@@ -271,3 +271,13 @@ def test_hardware_that_none_has_is_taken_by_force(tmp_path):
         said = json.loads((tmp_path / "out" / "run.json").read_text())["assumptions"]
         said += [line for edit in json.loads(found.stdout)["edits"] for line in edit["assumed"]]
         assert [line for line in said if re.match(f"cluster.nvlink_latency_s: {told}.*by force", line)]
+
+
+def test_eighty_columns_cut_no_number(tmp_path):
+    calls = [part for k in range(3) for part in all_reduce(k, 20_000 * k + 10, 12_920.2, k + 1)]
+    path = trace(tmp_path / "t.json", calls)
+    for words in ([], ["--level", "communication", "--cluster", "h100-8"]):
+        found = CliRunner().invoke(app, ["replay", str(path), *words], env={"COLUMNS": "80"})
+        assert found.exit_code == 0, found.output
+        assert "…" not in found.output and "38.76 ms" in found.output  # 3 x 12,920.2 us
+        assert all(len(line) <= 80 for line in found.output.splitlines())
