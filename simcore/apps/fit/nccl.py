@@ -8,7 +8,7 @@ held weakly to where they started: what no row tells apart stays as it was.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -171,23 +171,26 @@ def with_constants(timing: GenerationTiming, values: Mapping[str, float]) -> Gen
     return replace(timing, protocols=protocols, **others)
 
 
-def left_out_errors(rows: Sequence[NcclRow]) -> Iterator[tuple[str, list[tuple[NcclRow, float]]]]:
-    """Each source once: its healthy rows with the signed error of a fit to all other sources.
+def left_out_errors(
+    rows: Sequence[NcclRow], of: Callable[[NcclRow], str]
+) -> Iterator[tuple[str, list[tuple[NcclRow, float]]]]:
+    """Each source, GPU or whatever ``of`` tells of a row once: its healthy rows, with the signed error of a
+    fit to all others.
 
-    Only rows of a kind (generation, one node or several, collective, size band) that another source measured
-    too: nothing can be learnt about the others without their own source.
+    Only rows of a kind (generation, one node or several, collective, size band) that others measured too:
+    nothing can be learnt about the rest without it.
     """
     healthy = _healthy(rows)
-    for source in dict.fromkeys(row.source for row in healthy):
-        others = [row for row in healthy if row.source != source]
+    for name in dict.fromkeys(map(of, healthy)):
+        others = [row for row in healthy if of(row) != name]
         kinds = {_kind(row) for row in others}
-        out = [row for row in healthy if row.source == source and _kind(row) in kinds]
+        out = [row for row in healthy if of(row) == name and _kind(row) in kinds]
         scored: list[tuple[NcclRow, float]] = []
         for generation in sorted({generation_of(row) for row in out}):
-            timing = fit_nccl(generation, others).timing
+            timing = fit_nccl(generation, others, timing_of(_BETWEEN_NODES_FROM)).timing
             asked = [row for row in out if generation_of(row) == generation]
             scored += zip(asked, _errors(asked, {generation: timing}), strict=True)
-        yield source, scored
+        yield name, scored
 
 
 def own_errors(
@@ -281,7 +284,7 @@ def profile_text(fit: NcclFit, rows: Sequence[NcclRow]) -> str:
 def _print_cross_validation(rows: Sequence[NcclRow]) -> None:
     left_out: dict[int, tuple[NcclRow, float]] = {}
     print("\n# " + summary_head("left out of the fit", 78, 6))
-    for source, scored in left_out_errors(rows):
+    for source, scored in left_out_errors(rows, lambda row: row.source):
         left_out |= {row.line: (row, error) for row, error in scored}
         table = error_table(
             {"id": row.line, "family": source, "measured": 1.0, "predicted": 1 + error}

@@ -148,3 +148,8 @@ def tells_constants(row: NcclRow) -> bool:
 def generation_of(row: NcclRow) -> str:
     """GPU generation that the row ran on."""
     return _topology(row.setup).cluster.gpu.generation
+
+
+def gpu_of(row: NcclRow) -> str:
+    """Name of the profile of the GPU that the row ran on."""
+    return _topology(row.setup).cluster.gpu.name

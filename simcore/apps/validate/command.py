@@ -74,8 +74,8 @@ def validate(
         bool,
         typer.Option(
             "--leave-one-out",
-            help="Of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the"
-            " others; of --runs: each family by numbers fitted to the others.",
+            help="Of --kernels, --nccl: also each GPU without its rows; of --traces: each trace by a fit"
+            " to the others; of --runs: each family by numbers fitted to the others.",
         ),
     ] = False,
     worst: Annotated[int, typer.Option(metavar="N", help="Rows to show.")] = 10,
@@ -147,10 +147,14 @@ def _cool(
         table = layer_errors(layers)
         return vars(table) | cool, [*layer_lines(table), _COOL]
     if nccl is not None:
-        from simcore.apps.validate.nccl import nccl_errors, nccl_lines
+        from simcore.apps.validate.nccl import left_out_gpus, nccl_errors, nccl_lines
 
         table = nccl_errors(nccl)
-        return vars(table) | cool, [*_lines(table, worst), _COOL, *nccl_lines(table.rows)]
+        found, lines = vars(table) | cool, [*_lines(table, worst), _COOL, *nccl_lines(table.rows)]
+        if leave_one_out:
+            gpus, told = left_out_gpus(nccl)
+            return found | {"left_out": gpus}, [*lines, "", *told]
+        return found, lines
     from simcore.apps.validate.kernels import kernel_errors, left_out, recorded_errors
 
     if kernels is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from simcore.apps.fit import memory
@@ -44,7 +45,12 @@ def kernel_errors(path: str) -> ErrorTable:
 def left_out(path: str, in_sample: ErrorTable) -> tuple[dict[str, Any], list[str]]:
     """Errors of the rows of each GPU without its rows in the fit: for JSON, and as lines."""
     table = left_out_errors(read_kernel_rows(path)[0])
-    return {"families": table.families, "overall": table.overall}, left_out_lines(in_sample, table)
+    own = {row["id"]: abs(row["error"]) for row in in_sample.rows}
+    families = {
+        name: {**summary, "in_fit": fmean(own[row["id"]] for row in table.rows if row["family"] == name)}
+        for name, summary in table.families.items()
+    }
+    return {"families": families, "overall": table.overall}, left_out_lines(families)
 
 
 def recorded_errors(paths: Sequence[str], *, leave_one_out: bool = False) -> ErrorTable:

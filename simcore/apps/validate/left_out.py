@@ -9,7 +9,7 @@ operands serves) is its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simcore.apps.measured.kernels import KernelRow, predict_row
@@ -55,16 +55,11 @@ def left_out_errors(rows: Sequence[KernelRow]) -> ErrorTable:
     return error_table(scored)
 
 
-def left_out_lines(in_sample: ErrorTable, left_out: ErrorTable) -> list[str]:
-    """Mean errors of the same rows with their GPU in the fit and out of it, for people."""
-    errors = {row["id"]: abs(row["error"]) for row in in_sample.rows}
-    by_family: dict[str, list[float]] = defaultdict(list)
-    for row in left_out.rows:
-        by_family[row["family"]].append(errors[row["id"]])
+def left_out_lines(found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Mean errors of the same rows with their GPU out of the fit and in it, for people."""
     lines = [f"{'GPU left out of the fit':58}{'n':>7}{'mean %':>9}{'in fit %':>9}"]
-    for name, summary in left_out.families.items():
-        inside = sum(by_family[name]) / len(by_family[name])
-        lines.append(f"{name:58}{summary['n']:7.0f}{100 * summary['mape']:9.1f}{100 * inside:9.1f}")
+    for name, of in found.items():
+        lines.append(f"{name:58}{of['n']:7.0f}{100 * of['mape']:9.1f}{100 * of['in_fit']:9.1f}")
     return lines
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simcore.apps.fit.nccl import left_out_errors, own_errors
 from simcore.apps.fit.white_box_nccl import table_6_lines
-from simcore.apps.measured.nccl import fabric_of, plan_rows, predicted_us, read_nccl_rows, tuner_us
+from simcore.apps.measured.nccl import fabric_of, gpu_of, plan_rows, predicted_us, read_nccl_rows, tuner_us
 from simcore.apps.measured.tables import ErrorTable, error_table, summary_head, summary_line
+from simcore.apps.validate.left_out import left_out_lines
 from simcore.units import MIB
 
 
@@ -40,6 +42,27 @@ def nccl_errors(path: str) -> ErrorTable:
     ]
     table = error_table(scored, skipped)
     return replace(table, overall=error_table(row for row in scored if row["apart"] is None).overall)
+
+
+def left_out_gpus(path: str) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Errors of each GPU's healthy rows by constants fitted to the other GPUs of its generation, beside those
+    of the constants in use: by GPU and size for JSON, and as lines.
+
+    Rows of kinds that no other GPU measured are not scored.  InputError for a bad file.
+    """
+    rows, _ = read_nccl_rows(path)
+    own = {row.line: error for row, error in own_errors(rows)}
+    found: dict[str, dict[str, float]] = {}
+    for gpu, scored in left_out_errors(rows, gpu_of):
+        for size, large in (("below 1 MiB", False), ("from 1 MiB", True)):
+            errors = {row.line: error for row, error in scored if (row.num_bytes >= MIB) is large}
+            if errors:
+                found[f"{gpu}, {size}"] = {
+                    "n": len(errors),
+                    "mape": sum(map(abs, errors.values())) / len(errors),
+                    "in_fit": sum(abs(own[line]) for line in errors) / len(errors),
+                }
+    return found, left_out_lines(found)
 
 
 def nccl_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,13 +67,40 @@ def test_a_fit_finds_what_rows_were_made_with(tmp_path: Path, truth: GenerationT
 def test_a_source_is_predicted_from_the_others(tmp_path: Path, truth: GenerationTiming) -> None:
     # Everything takes 20 % longer at "slow": predicted from "lab" it is 1 / 1.2 - 1 = -17 % off.
     rows = made_with(tmp_path, truth, {"lab": 1.0, "slow": 1.2})
-    errors = dict(left_out_errors(rows))
+    errors = dict(left_out_errors(rows, lambda row: row.source))
     assert set(errors) == {"lab", "slow"}
     assert sum(error for _, error in errors["slow"]) / len(errors["slow"]) == pytest.approx(-1 / 6, abs=0.02)
 
 
 def test_what_one_source_alone_measured_cannot_be_left_out(tmp_path: Path, truth: GenerationTiming) -> None:
-    assert dict(left_out_errors(made_with(tmp_path, truth, {"lab": 1.0}))) == {"lab": []}
+    rows = made_with(tmp_path, truth, {"lab": 1.0})
+    assert dict(left_out_errors(rows, lambda row: row.source)) == {"lab": []}
+
+
+def test_a_gpu_is_predicted_from_the_others_of_its_generation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Rows that took what the constants in use say, on GB200 a tenth longer: each GPU from the other is
+    # 1 / 1.1 - 1 = -9 % or +10 % off, where the constants in use are right about B200.  An A100 is alone.
+    rows = [
+        {**ROW, "gpu": gpu, "collective": "all_gather", "gpus": gpus, "bytes": size, "time_us": 1.0}
+        for gpu in ("B200-SXM-180GB", "GB200")
+        for gpus in (2, 4)
+        for size in SIZES
+    ]
+    rows.append({**ROW, "gpu": "A100", "time_us": 9000.0})
+    found, _ = read_nccl_rows(write(tmp_path, *rows))
+    for row, us in zip(rows, predicted_us(found), strict=True):
+        row["time_us"] = us * (1.1 if row["gpu"] == "GB200" else 1.0)
+    path = write(tmp_path, *rows)
+    assert simcore("validate", "--nccl", path, "--leave-one-out", "--json") == 0
+    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    assert {name.partition("-")[0] for name in left_out} == {"B200", "GB200"}
+    large = {name.partition("-")[0]: of for name, of in left_out.items() if name.endswith("from 1 MiB")}
+    assert large["B200"]["in_fit"] < 1e-3
+    assert large["B200"]["mape"] == pytest.approx(0.10, abs=0.03)
+    assert large["GB200"]["mape"] == pytest.approx(1 / 11, abs=0.03)
+    assert large["GB200"]["n"] == 2 * sum(size >= 1 << 20 for size in SIZES)
 
 
 def test_spread_is_what_two_thirds_of_a_family_stay_within(tmp_path: Path, truth: GenerationTiming) -> None:
