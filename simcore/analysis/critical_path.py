@@ -19,20 +19,9 @@ from simcore.analysis.totals import Key, Total
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import RankRows, Timeline
 
-_COLUMNS = (
-    "op_id",
-    "stage",
-    "stream",
-    "name",
-    "kind",
-    "phase",
-    "group",
-    "peer",
-    "ready_ps",
-    "start_ps",
-    "end_ps",
-    "alone_ps",
-)
+#: What the path is found by, and what is asked of the ops on it.
+_COLUMNS = ("stage", "kind", "group", "peer", "ready_ps", "start_ps", "end_ps")
+_OF_PATH = ("op_id", "name", "stream", "phase", "alone_ps")
 
 #: Texts that 16 bits can tell apart.
 _FEW = 1 << 15
@@ -60,7 +49,7 @@ class CriticalPath:
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Critical path of a run.  Keeps the times of the ranks that it visits: some 40 bytes per row."""
+    """Critical path of a run.  Keeps the times of the ranks that it visits: 37 bytes per row."""
     return _Walk(timeline).run()
 
 
@@ -73,13 +62,12 @@ class _Rank:
         real = real[np.argsort(end[real], kind="stable")]
         self.stage = int(rows.ints("stage")[0])
         self.start, self.end, self.ready = start[real], end[real], rows.ints("ready_ps")[real]
-        self.alone = rows.ints("alone_ps")[real]
         # Kept for every rank that the path visits: as narrow as they may be.
-        self.op_id = rows.ints("op_id")[real].astype(np.int32)
+        self.real = real.astype(np.int32)
         self.peer = rows.ints("peer")[real].astype(np.int32)
         self.texts: dict[str, tuple[npt.NDArray[np.signedinteger], list[str]]] = {
             column: (codes[real].astype(np.int16 if len(names) < _FEW else np.int32), names)
-            for column in ("name", "stream", "kind", "phase", "group")
+            for column in ("kind", "group")
             for codes, names in (rows.strings(column),)
         }
         self.communicates = rows.are("kind", COMMUNICATION_KINDS)[real]
@@ -133,16 +121,13 @@ class _Walk:
             if path
             else [np.zeros(0, dtype=np.int64)] * 4
         )
-        start, end, alone, ready = (np.zeros(count, dtype=np.int64) for _ in range(4))
-        op_id = np.zeros(count, dtype=np.int64)
+        start, end, ready, op_id = (np.zeros(count, dtype=np.int64) for _ in range(4))
         for rank in np.unique(ranks).tolist():
             here, rows = ranks == rank, self._rank(rank)
-            start[here], end[here], alone[here] = (
-                column[row[here]] for column in (rows.start, rows.end, rows.alone)
-            )
+            start[here], end[here] = rows.start[row[here]], rows.end[row[here]]
         for rank in np.unique(arrived).tolist():
             here, rows = arrived == rank, self._rank(rank)
-            ready[here], op_id[here] = rows.ready[its_row[here]], rows.op_id[its_row[here]]
+            ready[here] = rows.ready[its_row[here]]
         # Behind each op, on the rank that the path comes from: nothing was ready.
         later = np.concatenate([[step_ps], ready[:-1]]) if count else np.zeros(0, dtype=np.int64)
         launch, queued = later - end, start - ready
@@ -159,19 +144,22 @@ class _Walk:
                 parts[key].alone_ps += alone_ps
                 stages[stage] += int(some.sum())
 
-        for rank in np.unique(ranks).tolist():
-            here, rows = np.flatnonzero(ranks == rank), self._rank(rank)
+        for rank in np.union1d(ranks, arrived).tolist():
+            here, there, rows = np.flatnonzero(ranks == rank), arrived == rank, self._rank(rank)
+            table = self._timeline.rank_rows(rank, _OF_PATH)
+            op_id[there] = table.ints("op_id")[rows.real[its_row[there]]]
+            add((QUEUED, ""), rows.stage, queued[there])
             add((LAUNCH, ""), rows.stage, launch[here])
-            for (name, phase), chosen in _alike(rows, row[here], ("name", "phase")):
+            at = rows.real[row[here]]
+            alone = table.ints("alone_ps")[at]
+            for (name, phase), chosen in _alike(table, at, ("name", "phase")):
                 of = here[chosen]
-                add((name, phase), rows.stage, end[of] - start[of], int(alone[of].sum()))
+                add((name, phase), rows.stage, end[of] - start[of], int(alone[chosen].sum()))
             # Before an op: what it waited, ready and before; the first waits for the host.
             wait = queued[here] + np.append(launch[1:], first)[here]
-            for (name, stream), chosen in _alike(rows, row[here], ("name", "stream")):
+            for (name, stream), chosen in _alike(table, at, ("name", "stream")):
                 by_op[name, stream][0] += int((end[here] - start[here])[chosen].sum())
                 by_op[name, stream][1] += int(wait[chosen].sum())
-        for rank in np.unique(arrived).tolist():
-            add((QUEUED, ""), self._rank(rank).stage, queued[arrived == rank])
         add((LAUNCH, ""), self._rank(last).stage, np.array([first], dtype=np.int64))
         by_op[END, ""][1] += int(launch[0]) if count else step_ps
         if by_op[END, ""] == [0, 0]:
@@ -221,10 +209,10 @@ class _Walk:
 
 
 def _alike(
-    rows: _Rank, row: IntArray, columns: tuple[str, str]
+    table: RankRows, row: npt.NDArray[np.int32], columns: tuple[str, str]
 ) -> Iterator[tuple[tuple[str, str], npt.NDArray[np.bool_]]]:
     """Values of two text columns with the places that have them."""
-    (one, names), (other, values) = (rows.texts[column] for column in columns)
+    (one, names), (other, values) = (table.strings(column) for column in columns)
     key = one[row].astype(np.int64) * len(values) + other[row]
     for code in np.unique(key).tolist():
         yield (str(names[code // len(values)]), str(values[code % len(values)])), key == code

@@ -82,13 +82,15 @@ def step_links(timeline: Timeline) -> StepLinks:
 def _integrals(table: Any, codes: npt.NDArray[np.int32], step_ps: int) -> dict[int, tuple[float, float]]:
     """Of each resource its bytes and its highest rate; rows of one are in the order of time."""
     times, values = (values_of(table.column(name)) for name in ("time_ps", "value"))
-    order = by_code(codes)
-    codes, times, values = codes[order], times[order], values[order]
-    until = np.append(times[1:], step_ps)
-    last = np.append(codes[1:] != codes[:-1], True)
-    until[last] = step_ps
-    moved = values * np.maximum(0, until - times) * 1e-12
+    if (codes[1:] < codes[:-1]).any():  # a run writes them link by link
+        order = by_code(codes)
+        codes, times, values = codes[order], times[order], values[order]
     first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    durations = np.append(times[1:], step_ps)
+    durations[first[1:] - 1] = step_ps
+    durations -= times
+    moved = values * np.maximum(0, durations, out=durations)
+    moved *= 1e-12
     sums, peaks = np.add.reduceat(moved, first), np.maximum.reduceat(values, first)
     return {int(codes[at]): (float(s), float(p)) for at, s, p in zip(first, sums, peaks, strict=True)}
 
