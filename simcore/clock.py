@@ -8,6 +8,7 @@ completion must be when the rate of what it waits for changes.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,17 @@ def uncollected() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+def give_back_memory() -> None:
+    """What is no longer used goes back to the system, free pages between what is still used included.
+
+    glibc keeps those until it is asked: a long job's result, and its page, would take as much again as what
+    the job was played with.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 #: Due time, priority, order of scheduling, and what happens then; it is told that order.

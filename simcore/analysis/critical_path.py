@@ -21,8 +21,10 @@ from simcore.timeline.reader import RankRows, Timeline
 
 #: What the path is found by, and what is asked of the ops on it.
 _COLUMNS = ("stage", "kind", "group", "peer", "ready_ps", "start_ps", "end_ps")
-_OF_PATH = ("op_id", "name", "stream", "phase", "alone_ps")
+_OF_PATH = ("op_id", "name", "stream", "phase", "start_ps", "alone_ps")
 
+#: Texts as codes, and what they stand for.
+_Texts = tuple[npt.NDArray[np.signedinteger], list[str]]
 #: Texts that 16 bits can tell apart.
 _FEW = 1 << 15
 
@@ -49,43 +51,64 @@ class CriticalPath:
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Critical path of a run.  Keeps the times of the ranks that it visits: 37 bytes per row."""
+    """Critical path of a run.  Keeps the times of the ranks that it visits: 20 bytes a row, and of
+    those that communicate as much again.
+    """
     return _Walk(timeline).run()
 
 
+def _texts(rows: RankRows, column: str, at: npt.NDArray[np.signedinteger]) -> _Texts:
+    codes, names = rows.strings(column)
+    return codes[at].astype(np.int16 if len(names) < _FEW else np.int32), names
+
+
 class _Rank:
-    """Rows of one rank that take time on the GPU, sorted by end."""
+    """Rows of one rank that take time on the GPU, sorted by end, and more of those that communicate.
+
+    Kept for every rank that the path visits: columns are few, and as narrow as they may be.
+    """
 
     def __init__(self, rows: RankRows) -> None:
         start, end = rows.ints("start_ps"), rows.ints("end_ps")
         real = np.flatnonzero(rows.are("kind", COMPUTE_KINDS + COMMUNICATION_KINDS) & (end > start))
         real = real[np.argsort(end[real], kind="stable")]
         self.stage = int(rows.ints("stage")[0])
-        self.start, self.end, self.ready = start[real], end[real], rows.ints("ready_ps")[real]
-        # Kept for every rank that the path visits: as narrow as they may be.
         self.real = real.astype(np.int32)
-        self.peer = rows.ints("peer")[real].astype(np.int32)
-        self.texts: dict[str, tuple[npt.NDArray[np.signedinteger], list[str]]] = {
-            column: (codes[real].astype(np.int16 if len(names) < _FEW else np.int32), names)
-            for column in ("kind", "group")
-            for codes, names in (rows.strings(column),)
-        }
-        self.communicates = rows.are("kind", COMMUNICATION_KINDS)[real]
+        self.end, self.ready = end[real], rows.ints("ready_ps")[real]
+        communicates = rows.are("kind", COMMUNICATION_KINDS)[real]
+        self._communicates = np.flatnonzero(communicates).astype(np.int32)
+        at = real[communicates]
+        self._start, self._peer = start[at], rows.ints("peer")[at].astype(np.int32)
+        self._texts = {column: _texts(rows, column, at) for column in ("kind", "group")}
 
     def before(self, row: int) -> int:
         """The row that ends latest, not after one is ready; -1 if none."""
         return int(self.end.searchsorted(self.ready[row], side="right")) - 1
 
-    def text(self, column: str, row: int) -> str:
-        """A text column's value."""
-        codes, names = self.texts[column]
-        return str(names[codes[row]])
+    def communication(self, row: int) -> int:
+        """The how-manieth communication a row is; -1 if none."""
+        number = int(self._communicates.searchsorted(np.int32(row)))  # another type would copy the column
+        return number if number < len(self._communicates) and self._communicates[number] == row else -1
+
+    def start(self, number: int) -> int:
+        """When a communication starts, ps."""
+        return int(self._start[number])
+
+    def peer(self, number: int) -> int:
+        """With which rank a communication is, if it is with one."""
+        return int(self._peer[number])
+
+    def text(self, column: str, number: int) -> str:
+        """A text column's value for a communication."""
+        codes, names = self._texts[column]
+        return str(names[codes[number]])
 
     def same_communication(self, group: str, start: int, end: int) -> int:
         """The first row of a communication with these times in ``group``; -1 if none."""
         first, last = self.end.searchsorted(end), self.end.searchsorted(end, side="right")
         for row in range(int(first), int(last)):
-            if self.start[row] == start and self.communicates[row] and self.text("group", row) == group:
+            number = self.communication(row)
+            if number >= 0 and self.start(number) == start and self.text("group", number) == group:
                 return row
         return -1
 
@@ -106,8 +129,9 @@ class _Walk:
         path: list[tuple[int, int, int, int]] = []
         while row >= 0:
             at, waited = rank, row
-            if rows.communicates[row]:
-                rank, row = self._last_to_arrive(rank, row)
+            number = rows.communication(row)
+            if number >= 0:
+                rank, row = self._last_to_arrive(rank, row, number)
                 rows = self._rank(rank)
             path.append((at, waited, rank, row))
             row = rows.before(row) if rows.ready[row] > 0 else -1
@@ -121,13 +145,17 @@ class _Walk:
             if path
             else [np.zeros(0, dtype=np.int64)] * 4
         )
-        start, end, ready, op_id = (np.zeros(count, dtype=np.int64) for _ in range(4))
-        for rank in np.unique(ranks).tolist():
-            here, rows = ranks == rank, self._rank(rank)
-            start[here], end[here] = rows.start[row[here]], rows.end[row[here]]
-        for rank in np.unique(arrived).tolist():
-            here, rows = arrived == rank, self._rank(rank)
-            ready[here] = rows.ready[its_row[here]]
+        start, end, alone, ready, op_id = (np.zeros(count, dtype=np.int64) for _ in range(5))
+        texts: dict[int, dict[str, _Texts]] = {}
+        for rank in np.union1d(ranks, arrived).tolist():
+            here, there, rows = ranks == rank, arrived == rank, self._rank(rank)
+            table = self._timeline.rank_rows(rank, _OF_PATH)
+            at = rows.real[row[here]]
+            start[here], end[here] = table.ints("start_ps")[at], rows.end[row[here]]
+            alone[here] = table.ints("alone_ps")[at]
+            texts[rank] = {column: _texts(table, column, at) for column in ("name", "stream", "phase")}
+            ready[there] = rows.ready[its_row[there]]
+            op_id[there] = table.ints("op_id")[rows.real[its_row[there]]]
         # Behind each op, on the rank that the path comes from: nothing was ready.
         later = np.concatenate([[step_ps], ready[:-1]]) if count else np.zeros(0, dtype=np.int64)
         launch, queued = later - end, start - ready
@@ -144,20 +172,16 @@ class _Walk:
                 parts[key].alone_ps += alone_ps
                 stages[stage] += int(some.sum())
 
-        for rank in np.union1d(ranks, arrived).tolist():
-            here, there, rows = np.flatnonzero(ranks == rank), arrived == rank, self._rank(rank)
-            table = self._timeline.rank_rows(rank, _OF_PATH)
-            op_id[there] = table.ints("op_id")[rows.real[its_row[there]]]
-            add((QUEUED, ""), rows.stage, queued[there])
-            add((LAUNCH, ""), rows.stage, launch[here])
-            at = rows.real[row[here]]
-            alone = table.ints("alone_ps")[at]
-            for (name, phase), chosen in _alike(table, at, ("name", "phase")):
+        for rank, of_rank in texts.items():
+            here, stage = np.flatnonzero(ranks == rank), self._rank(rank).stage
+            add((QUEUED, ""), stage, queued[arrived == rank])
+            add((LAUNCH, ""), stage, launch[here])
+            for (name, phase), chosen in _alike(of_rank, ("name", "phase")):
                 of = here[chosen]
-                add((name, phase), rows.stage, end[of] - start[of], int(alone[chosen].sum()))
+                add((name, phase), stage, end[of] - start[of], int(alone[of].sum()))
             # Before an op: what it waited, ready and before; the first waits for the host.
             wait = queued[here] + np.append(launch[1:], first)[here]
-            for (name, stream), chosen in _alike(table, at, ("name", "stream")):
+            for (name, stream), chosen in _alike(of_rank, ("name", "stream")):
                 by_op[name, stream][0] += int((end[here] - start[here])[chosen].sum())
                 by_op[name, stream][1] += int(wait[chosen].sum())
         add((LAUNCH, ""), self._rank(last).stage, np.array([first], dtype=np.int64))
@@ -182,15 +206,15 @@ class _Walk:
         ]
         return min(ends)[1]
 
-    def _last_to_arrive(self, rank: int, row: int) -> tuple[int, int]:
+    def _last_to_arrive(self, rank: int, row: int, number: int) -> tuple[int, int]:
         """Where the path goes on: the member of a communication that was ready last, itself if it was."""
         rows = self._rank(rank)
-        group = rows.text("group", row)
-        if rows.text("kind", row) in P2P_KINDS:
-            members: tuple[int, ...] = (self._timeline.representative(int(rows.peer[row])),)
+        group = rows.text("group", number)
+        if rows.text("kind", number) in P2P_KINDS:
+            members: tuple[int, ...] = (self._timeline.representative(rows.peer(number)),)
         else:
             members = self._others(rank, group)
-        start, end = int(rows.start[row]), int(rows.end[row])
+        start, end = rows.start(number), int(rows.end[row])
         found, latest = (rank, row), int(rows.ready[row])
         for other in members:
             of = self._rank(other)
@@ -209,10 +233,10 @@ class _Walk:
 
 
 def _alike(
-    table: RankRows, row: npt.NDArray[np.int32], columns: tuple[str, str]
+    texts: dict[str, _Texts], columns: tuple[str, str]
 ) -> Iterator[tuple[tuple[str, str], npt.NDArray[np.bool_]]]:
     """Values of two text columns with the places that have them."""
-    (one, names), (other, values) = (table.strings(column) for column in columns)
-    key = one[row].astype(np.int64) * len(values) + other[row]
+    (one, names), (other, values) = (texts[column] for column in columns)
+    key = one.astype(np.int64) * len(values) + other
     for code in np.unique(key).tolist():
         yield (str(names[code // len(values)]), str(values[code % len(values)])), key == code

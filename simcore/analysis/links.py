@@ -9,13 +9,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simcore.analysis.intervals import IntArray
 from simcore.analysis.totals import Totals
+from simcore.errors import InputError
 from simcore.graph.arrow import values_of
-from simcore.graph.flatten import by_code
 from simcore.graph.kinds import COMMUNICATION_KINDS
 from simcore.timeline.reader import Timeline
 from simcore.timeline.schema import COUNTERS, COUNTERS_FILE
-from simcore.timeline.stored import open_table
+from simcore.timeline.stored import open_table, read_group
 from simcore.units import s_from_ps
 
 #: What a GPU has of its own, both ways.
@@ -65,34 +66,57 @@ class StepLinks:
 def step_links(timeline: Timeline) -> StepLinks:
     """What every link that anything went over carried."""
     info, cluster = timeline.info, timeline.info.cluster
-    table = open_table(timeline.run_dir / COUNTERS_FILE, COUNTERS, "simcore.counters.schema").read()
     links: dict[str, StepLink] = {}
-    if table.num_rows:
-        column = table.column("resource").unify_dictionaries().combine_chunks()
-        names = column.dictionary.to_pylist()
-        for code, (num_bytes, highest) in _integrals(table, values_of(column.indices), info.step_ps).items():
-            name = names[code]
-            mean = num_bytes / s_from_ps(info.step_ps)
-            links[name] = StepLink(name, num_bytes, mean, highest, _capacity(name, cluster))
+    for name, (num_bytes, highest) in _integrals(timeline).items():
+        mean = num_bytes / s_from_ps(info.step_ps)
+        links[name] = StepLink(name, num_bytes, mean, highest, _capacity(name, cluster))
     ordered = sorted(links.values(), key=lambda one: (-one.share, -one.mean, one.name))
     nodes = _nodes(timeline, links) if cluster.get("placement", "linear") == "linear" else ()
     return StepLinks(tuple(ordered), nodes, _users(timeline, ordered[0].name) if ordered else ())
 
 
-def _integrals(table: Any, codes: npt.NDArray[np.int32], step_ps: int) -> dict[int, tuple[float, float]]:
-    """Of each resource its bytes and its highest rate; rows of one are in the order of time."""
-    times, values = (values_of(table.column(name)) for name in ("time_ps", "value"))
-    if (codes[1:] < codes[:-1]).any():  # a run writes them link by link
-        order = by_code(codes)
-        codes, times, values = codes[order], times[order], values[order]
-    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+def _integrals(timeline: Timeline) -> dict[str, tuple[float, float]]:
+    """Of each link its bytes and its highest rate.  Rows are read a part at a time: there may be millions."""
+    path, step_ps = timeline.run_dir / COUNTERS_FILE, timeline.info.step_ps
+    file = open_table(path, COUNTERS, "simcore.counters.schema")
+    found: dict[str, tuple[float, float]] = {}
+    times, values, last = np.zeros(0, dtype=np.int64), np.zeros(0), ""
+    for group in range(file.num_row_groups):
+        table = read_group(file, path, group)
+        if not table.num_rows:
+            continue
+        column = table.column("resource").combine_chunks()
+        codes = values_of(column.indices)
+        first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        names = [column.dictionary[code].as_py() for code in codes[first].tolist()]
+        if names[0] != last:
+            found |= _integrated([last][: len(times)], np.zeros(1, dtype=np.int64), times, values, step_ps)
+            times, values = times[:0], values[:0]
+        if len(set(names)) < len(names) or not found.keys().isdisjoint(names):
+            raise InputError(f"{path} is damaged: rows of a resource are not together")
+        first[1:] += len(times)
+        times = np.concatenate([times, values_of(table.column("time_ps"))])
+        values = np.concatenate([values, values_of(table.column("value"))])
+        # The last link may go on in the next part.
+        last, kept = names[-1], int(first[-1])
+        found |= _integrated(names[:-1], first[:-1], times[:kept], values[:kept], step_ps)
+        times, values = times[kept:], values[kept:]
+    return found | _integrated([last][: len(times)], np.zeros(1, dtype=np.int64), times, values, step_ps)
+
+
+def _integrated(
+    names: list[str], first: IntArray, times: IntArray, values: npt.NDArray[np.float64], step_ps: int
+) -> dict[str, tuple[float, float]]:
+    """See :func:`_integrals`; rows of each of ``names`` begin at ``first``."""
+    if not names:
+        return {}
     durations = np.append(times[1:], step_ps)
     durations[first[1:] - 1] = step_ps
     durations -= times
     moved = values * np.maximum(0, durations, out=durations)
     moved *= 1e-12
     sums, peaks = np.add.reduceat(moved, first), np.maximum.reduceat(values, first)
-    return {int(codes[at]): (float(s), float(p)) for at, s, p in zip(first, sums, peaks, strict=True)}
+    return dict(zip(names, zip(sums.tolist(), peaks.tolist(), strict=True), strict=True))
 
 
 def _capacity(name: str, cluster: Mapping[str, Any]) -> float:

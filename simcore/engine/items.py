@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
-_KEPT: Final = 1024  # items of a stream
+_KEPT: Final = 256  # items of a stream
 _new: Final = tuple.__new__  # without the call that a named tuple's own one makes
 
 
@@ -146,12 +146,11 @@ class ItemMaker:
         self._bounds, self._first, self._row = packed(bounds), packed(first), packed(rows[first])
         self._segment, self._launch = packed(table.segment), packed(launches.offset[first])
         self._first_kernel, self._last_kernel = packed(index[first]), packed(index[last])
-        self._communicates: list[bool] = table.communicates.tolist()
-        self._on_copy_engine: list[bool] = table.on_copy_engine.tolist()
+        self._communicates, self._on_copy_engine = flags(table.communicates), flags(table.on_copy_engine)
         self._sequence = sequence_numbers(graph, rows, np.flatnonzero(is_communication(graph.ops.kind[rows])))
         watched = np.zeros(len(heads), dtype=np.bool_)
         watched[table.wait_from] = watched[table.host_waits] = True
-        self._watched: list[bool] = watched.tolist()
+        self._watched = flags(watched)
         order = np.argsort(table.wait_to, kind="stable")
         self._wait_from = packed(table.wait_from[order])
         self._first_wait = packed(np.searchsorted(table.wait_to[order], np.arange(len(heads) + 1)))
@@ -201,6 +200,10 @@ class Items(Sequence[Item]):
         self._len = stop - first
         self._made: dict[int, Item] = {}
 
+    def forget(self) -> None:
+        """Let go of what items are made of: nobody asks for any more."""
+        del self._maker, self._made
+
     def __len__(self) -> int:
         return self._len
 
@@ -247,6 +250,11 @@ def packed(column: IntArray | Int32Array) -> array[int]:
     """Numbers that are asked for one by one, without an object for each."""
     code = "i" if not len(column) or column.max() < 1 << 31 else "q"
     return array(code, column.astype(np.dtype(code)).tobytes())
+
+
+def flags(column: BoolArray) -> memoryview[bool]:
+    """Truth values that are asked for one by one, in a byte each."""
+    return memoryview(column.tobytes()).cast("?")
 
 
 def sequence_numbers(graph: Graph, rows: Int32Array, comm: IntArray) -> array[int]:

@@ -222,6 +222,8 @@ class _Played:
         """Times by op, the links' log, and warnings.  Uses the records up."""
         job, ranks, parts = self.job, self.ranks, self.parts
         job.aid.end(ranks, self.fluid)
+        for tape in {rank.tape for rank in ranks}:
+            tape.forget_items()
         kind = job.graph.ops.kind
         # Sorting it takes several columns as long as it is: the times of all ops are made after that.
         log = link_log(self.fluid, job.aid.log()) if self.fluid is not None else None

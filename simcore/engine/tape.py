@@ -71,6 +71,12 @@ class Tape:
         """Items over all streams."""
         return self.first_item[-1]
 
+    def forget_items(self) -> None:
+        """Nothing is played any more: let go of what items are made of, as large as what is recorded."""
+        for items in self.streams:
+            if isinstance(items, Items):
+                items.forget()
+
     def alone_in_item(self) -> tuple[IntArray, IntArray]:
         """By position, when the op begins and ends after its item does, if nothing disturbs it."""
         alone = self.alone_ps[self.order]

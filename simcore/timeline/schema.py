@@ -52,6 +52,7 @@ TIMELINE = pa.schema(
 )
 
 #: A step function per resource: ``value`` holds from ``time_ps`` until the resource's next row.
+#: Rows of a resource are together.
 COUNTERS = pa.schema(
     [("time_ps", pa.int64()), ("resource", _text), ("value", pa.float64())],
     metadata={"simcore.counters.schema": SCHEMA_VERSION},

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from simcore.analysis import StepAnalysis, analyse
+from simcore.analysis.links import step_links
+from simcore.errors import InputError
 from simcore.files import write_manifest
 from simcore.timeline import Timeline
 from tests.synthetic import STEP_PS, K
@@ -100,3 +102,29 @@ def test_a_rank_that_stands_for_more_counts_for_more(two_stage_run: Path) -> Non
     assert analysis.num_ranks == 3
     assert analysis.breakdown.exposed_compute / K == pytest.approx((180 + 2 * 60) / 3)
     assert dict(analysis.kernels)[("gemm",)].time_ps / K == 160 + 2 * 40
+
+
+@pytest.mark.parametrize("rows_a_part", [1, 2, 3, 100])
+def test_links_are_read_a_part_at_a_time(two_stage_run: Path, rows_a_part: int) -> None:
+    rows = [(0, "a", 2e9), (100 * K, "a", 0.0), (150 * K, "a", 1e9), (0, "b", 3e9), (50 * K, "b", 0.0)]
+    _write_counters(two_stage_run, rows, rows_a_part)
+    links = {link.name: link for link in step_links(Timeline.open(two_stage_run)).links}
+    # Link a: 2 GB/s for 100 K ps and 1 GB/s for what is left of the step behind 150 K; b: 3 GB/s for 50 K.
+    assert links["a"].num_bytes == pytest.approx((2e9 * 100 * K + 1e9 * (STEP_PS - 150 * K)) * 1e-12)
+    assert links["b"].num_bytes == pytest.approx(3e9 * 50 * K * 1e-12)
+    assert (links["a"].highest, links["b"].highest) == (2e9, 3e9)
+
+
+@pytest.mark.parametrize("rows_a_part", [1, 100])
+def test_rows_of_a_link_that_are_not_together_are_refused(two_stage_run: Path, rows_a_part: int) -> None:
+    _write_counters(two_stage_run, [(0, "a", 2e9), (0, "b", 3e9), (50 * K, "a", 0.0)], rows_a_part)
+    with pytest.raises(InputError, match="not together"):
+        step_links(Timeline.open(two_stage_run))
+
+
+def _write_counters(run: Path, rows: list[tuple[int, str, float]], rows_a_part: int) -> None:
+    file = run / "counters.parquet"
+    schema = pq.read_schema(file)
+    columns = dict(zip(("time_ps", "resource", "value"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns).cast(schema), file, row_group_size=rows_a_part)
+    write_manifest(run, "run")

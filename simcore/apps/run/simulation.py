@@ -20,6 +20,7 @@ from simcore.apps.run.memory_curves import write_memory_curves
 from simcore.apps.run.question import RunQuestion, asked_of, rule_files, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.tornado import other_hardware
+from simcore.clock import give_back_memory
 from simcore.engine import Answered
 from simcore.graph import Graph, verify
 from simcore.hardware import ClusterSpec
@@ -200,6 +201,7 @@ def run_scenario(
                 for rank in result.representatives.tolist()
             }
             del ran, result, curves  # of a large job hundreds of MB, which nothing below needs
+            give_back_memory()
             info = info.model_copy(
                 update={"memory_verdict": str(fits), "memory_peaks": peaks, "tornado": answers}
             )
@@ -212,6 +214,7 @@ def run_scenario(
                 if page:
                     from simcore.report.page import PAGE_FILE, write_page
 
+                    give_back_memory()
                     with stages.stage("writing the page"):
                         timeline.info = info
                         write_page(timeline, analysis, folder / PAGE_FILE)

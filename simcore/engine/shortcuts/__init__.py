@@ -14,14 +14,13 @@ Note [The seam]
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from simcore.clock import uncollected
+from simcore.clock import give_back_memory, uncollected
 from simcore.engine.execution import Execution
 from simcore.engine.launches import host_costs
 from simcore.engine.shortcuts.bookings import log_of
@@ -74,7 +73,7 @@ def simulate(
         del aid  # and with it what was played
         if result.engine_events > _MANY_EVENTS:
             gc.collect()  # few objects are in cycles, but they lie scattered in pages that nothing else is on
-            _give_back_memory()
+            give_back_memory()
         return result, ties
 
     def costs_of(ranks: IntArray) -> list[HostCosts]:
@@ -92,21 +91,11 @@ def simulate(
         if result is None:
             result, _ = play(graph)
         elif result.engine_events > _MANY_EVENTS:
-            _give_back_memory()
+            give_back_memory()
         result = counted(result)
         if result.engine_events > _MANY_EVENTS:
-            _give_back_memory()
+            give_back_memory()
         return result
-
-
-def _give_back_memory() -> None:
-    """What a job was played with goes back to the system: the result of a long one takes as much again.
-
-    Free pages between columns that are still used glibc gives back when asked.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 class _Shortcuts(Aid):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,7 +19,6 @@ from simcore.engine.rank import Rank
 from simcore.engine.rendezvous import Communicator
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.shortcuts.cells import num_ops
-from simcore.graph.ops import IntArray
 from simcore.network.flow import Flow
 from simcore.network.fluid import FluidNetwork
 
@@ -61,7 +61,7 @@ class CellTimes:
     """
 
     lasts_ps: int
-    columns: tuple[IntArray, ...]
+    columns: tuple[array[int], ...]
     changes: tuple[tuple[int, int, float], ...]
     last: tuple[int, ...]
 
@@ -248,5 +248,4 @@ def _times(
                 ended = start[item] + one.work.alone.after[-1]
             item, op = item + 1, op + ops
         last.append(ended)
-    records = tuple([np.frombuffer(column, dtype=np.int64) for column in columns])
-    return CellTimes(max(last), records, changes, tuple(last))
+    return CellTimes(max(last), columns, changes, tuple(last))

@@ -86,7 +86,8 @@ class Bookings:
         places = np.array(cells.places, dtype=np.int64).reshape(-1, len(cells.streams))
         place = places[np.array(self.place)][booked.booking]
         columns = [
-            np.concatenate([cell.columns[column] for cell in booked.cells]) for column in range(NUM_COLUMNS)
+            np.concatenate([np.frombuffer(cell.columns[column], dtype=np.int64) for cell in booked.cells])
+            for column in range(NUM_COLUMNS)
         ]
         num_ops = 0
         for s, stream in enumerate(cells.streams):

@@ -27,11 +27,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from simcore.clock import give_back_memory
 from simcore.engine.launches import set_host_times
 from simcore.engine.result import Answered, LinkLog, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NEVER = np.iinfo(np.int64).max
+_MANY_OPS: Final = 1 << 20  # some 24 MiB of times
 
 #: Simulates a graph whose classes of ranks begin at these times, ps (None: 0): the result, and their ties.
 Play = Callable[["Graph", "IntArray | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"]
@@ -259,8 +261,12 @@ def whole_result(
     times: dict[int, RankTimes] = {}
     alone: dict[int, npt.NDArray[Any]] = {}
     plans: dict[int, npt.NDArray[Any]] = {}
+    num_ops = 0
     for program, c in sorted(zip(program_of, range(len(program_of)), strict=True)):
         if program != last:
+            if num_ops > _MANY_OPS:  # the shortened job's columns are too small for the whole one's to fill
+                give_back_memory()
+                num_ops = 0
             last = program
             for of_program in (hosts, made, columns):
                 of_program.clear()
@@ -279,6 +285,7 @@ def whole_result(
             if found is None:
                 return None
             made[key] = found
+            num_ops += len(found.end_ps)
         times[c] = made[key]
         for column, by_class in ((its_alone, alone), (its_plans, plans)):
             of = (copy, blake2b(column.data).digest())
