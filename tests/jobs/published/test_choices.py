@@ -13,6 +13,8 @@ from simcore.apps.validate.command import validate
 from simcore.apps.validate.runs.choices import choices, read_rows
 from simcore.apps.validate.runs.sweeps import RepeatedRuns
 from simcore.errors import InputError
+from simcore.planning.ties import LEVEL
+from workloads.evidence import siblings
 from workloads.jobs.published import RunRow, describe
 
 _GPT = {
@@ -45,11 +47,14 @@ def test_the_loss_is_that_of_the_strategy_predicted_fastest():
 
 
 def test_the_simplest_of_what_is_predicted_as_good_is_what_plans_show_first():
-    # tp1 is predicted 1.96% behind tp2, and took 0.9 of it; tp4 took least.
-    rows = [score(2, 1.0, 2.0), score(1, 0.9, 2.04), score(4, 0.8, 3), score(8, 1.3, 5)]
+    # tp2 is predicted 1.96% behind tp4, and took 0.9 of it; tp1 lies just within what measured siblings do
+    # not tell apart, which plans mark; tp8 took least.
+    within = 2.0 * siblings().ratio_of(LEVEL) - 0.001
+    rows = [score(4, 1.0, 2.0), score(2, 0.9, 2.04), score(1, 1.1, within), score(8, 0.8, 3)]
     (found,) = choices(rows, {})
-    assert (found.chosen, found.best) == ("tp2", "tp4")
+    assert (found.chosen, found.best) == ("tp4", "tp8")
     assert found.simplest_loss == pytest.approx(0.9 / 0.8 - 1)
+    assert found.equal_loss == pytest.approx(1.1 / 0.8 - 1)
 
 
 def test_plans_choose_among_what_fits():

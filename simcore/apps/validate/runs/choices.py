@@ -36,8 +36,9 @@ from simcore.apps.validate.runs.sweeps import (
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.outside import csv_rows
-from simcore.planning.ties import complexity
+from simcore.planning.ties import LEVEL, complexity
 from simcore.run import outside_on
+from workloads.evidence import siblings
 from workloads.jobs.published import RunRow, read_run_rows
 from workloads.parallel.communicators import outside_holders
 from workloads.parallel.job import Job
@@ -70,7 +71,8 @@ class ChosenStrategy:
 
     ``chosen`` and ``best``: the rows predicted and measured fastest.  ``planned``: the one predicted fastest
     of those that fit as predicted ("" where none does), ``planned_loss`` what it costs; ``not_fitting``: rows
-    of strategies that do not.  ``simplest_loss``: what the simplest costs of those predicted as good.
+    of strategies that do not.  ``simplest_loss``: what the simplest costs of those predicted as good, which
+    plans put first; ``equal_loss``: of those that measured siblings do not tell apart, which plans mark.
     """
 
     group: str
@@ -85,6 +87,7 @@ class ChosenStrategy:
     planned: str
     planned_loss: float
     simplest_loss: float
+    equal_loss: float
     not_fitting: tuple[str, ...]
 
 
@@ -109,20 +112,23 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
         firsts = [same[0].described for same in alike.values()]
         ids = [first.row.id for first in firsts]
         chosen, best = predicted.index(min(predicted)), measured.index(min(measured))
-        as_good = [k for k, time in enumerate(predicted) if min(predicted) >= time * (1 - _GAP)]
-        simplest = min(as_good, key=lambda k: _complexity(firsts[k]))
+        losses = [time / min(measured) - 1 for time in measured]
+        simplicity = [_complexity(first) for first in firsts]
+        simplest = _simplest(predicted, simplicity, 1 / (1 - _GAP))
+        of_equals = _simplest(predicted, simplicity, siblings().ratio_of(LEVEL))
         fits = [_fits(first) for first in firsts]
         planned = min((k for k, one in enumerate(fits) if one), key=predicted.__getitem__, default=-1)
         out.append(
             ChosenStrategy(
                 name, len(members), len(alike), ids[chosen], ids[best],
-                loss=measured[chosen] / measured[best] - 1,
+                loss=losses[chosen],
                 exact_loss=_loss_of_exact(measured, between / math.sqrt(2)),
                 tau=kendall_tau(members).value,
                 exact_tau=tau_of_exact_predictions(members, between),
                 planned=ids[planned] if planned >= 0 else "",
-                planned_loss=measured[planned] / measured[best] - 1 if planned >= 0 else math.nan,
-                simplest_loss=measured[simplest] / measured[best] - 1,
+                planned_loss=losses[planned] if planned >= 0 else math.nan,
+                simplest_loss=losses[simplest],
+                equal_loss=losses[of_equals],
                 not_fitting=tuple(one for one, fit in zip(ids, fits, strict=True) if not fit),
             )
         )  # fmt: skip
@@ -131,6 +137,12 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
 
 def _strategy(described: DescribedRow) -> tuple[str, ...]:
     return tuple(case_key(case) for case in described.band.cases)
+
+
+def _simplest(predicted: Sequence[float], simplicity: Sequence[tuple[int, ...]], ratio: float) -> int:
+    """Place of the simplest of those predicted within ``ratio`` of the fastest."""
+    as_good = [k for k, time in enumerate(predicted) if time <= min(predicted) * ratio]
+    return min(as_good, key=simplicity.__getitem__)
 
 
 def _complexity(described: DescribedRow) -> tuple[int, ...]:
@@ -184,6 +196,7 @@ def validate_strategies(paths: Sequence[str], *, cache: str = "") -> tuple[dict[
         "mean_loss": mean,
         "mean_planned_loss": _mean([one.planned_loss for one in found if one.planned]),
         "mean_simplest_loss": _mean([one.simplest_loss for one in found]),
+        "mean_equal_loss": _mean([one.equal_loss for one in found]),
         "mean_exact_loss": _mean([one.exact_loss for one in found]),
         "skipped": done.skipped,
     }, _lines(found)
@@ -239,14 +252,15 @@ def _mean(values: Sequence[float]) -> float:
 
 def _lines(found: Sequence[ChosenStrategy]) -> list[str]:
     out = [
-        f"{'reports':>9}{'strategies':>12}{'loss':>7}{'simplest':>10}{'planned':>9}{'exact':>7}{'tau':>6}"
+        f"{'reports':>9}{'strategies':>12}{'loss':>7}{'simplest':>10}{'equal':>7}{'planned':>9}{'exact':>7}{'tau':>6}"
         f"{'exact':>7}{'no room':>9}"
     ]
     for one in found:
         planned = f"{one.planned_loss:.1%}" if one.planned else "none fits"
         out += [
             one.group,
-            f"{one.rows:>9}{one.strategies:>12}{one.loss:>7.1%}{one.simplest_loss:>10.1%}{planned:>9}"
+            f"{one.rows:>9}{one.strategies:>12}{one.loss:>7.1%}{one.simplest_loss:>10.1%}"
+            f"{one.equal_loss:>7.1%}{planned:>9}"
             f"{one.exact_loss:>7.1%}{one.tau:>6.2f}{one.exact_tau:>7.2f}{len(one.not_fitting):>9}",
         ]
     lost, exact = _mean([one.loss for one in found]), _mean([one.exact_loss for one in found])
@@ -256,8 +270,11 @@ def _lines(found: Sequence[ChosenStrategy]) -> list[str]:
         f"groups: {len(found)}; what is predicted fastest is {lost:.1%} slower than the best measured on"
         f" average (by exact predictions {exact:.1%}), and the best itself in {right}"
     )
-    simplest = _mean([one.simplest_loss for one in found])
-    out.append(f"the simplest of what is predicted within {_GAP:.0%} of the fastest: {simplest:.1%} slower")
+    simplest, equal = _mean([one.simplest_loss for one in found]), _mean([one.equal_loss for one in found])
+    out.append(
+        f"the simplest of what is predicted within {_GAP:.0%} of the fastest: {simplest:.1%} slower; within"
+        f" the {siblings().ratio_of(LEVEL) - 1:.1%} that measured siblings do not tell apart: {equal:.1%}"
+    )
     out.append(
         f"of those that fit as predicted, as plans choose: {_mean(of_plans):.1%} slower, the best itself in"
         f" {of_plans.count(0.0)} of {len(of_plans)}"
