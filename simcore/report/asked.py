@@ -13,7 +13,7 @@ WIDTH: Final = 80
 MATTERS: Final = (
     "cluster", "training.seq", "training.global_batch", "parallel.tp", "parallel.pp", "training.recompute",
     "parallel.ep", "software.preset", "workload.kernels", "training.micro_batch", "training.precision",
-    "training.sharding", "parallel.virtual_stages", "parallel.schedule", "parallel.cp",
+    "software.fp8_recipe", "training.sharding", "parallel.virtual_stages", "parallel.schedule", "parallel.cp",
 )  # fmt: skip
 _NAMED: Final = 3
 _CLASSES: Final = ("embedding", "dense", "transformer", "expert")
@@ -115,6 +115,8 @@ def _parts(info: RunInfo) -> Iterator[str]:
         several = "es" if workload.num_microbatches > 1 else ""
         yield f"{workload.num_microbatches:,} microbatch{several} of {micro}"
     yield f"{workload.precision}{_star(info, 'training.precision')}" if workload.precision else ""
+    if workload.precision == "fp8" and (recipe := info.software.get("fp8_recipe")):
+        yield f"{recipe} scaling{_star(info, 'software.fp8_recipe')}"
     if recompute := training.get("recompute"):
         said = "no recomputation" if recompute == "none" else f"recompute {recompute}"
         yield said + _star(info, "training.recompute")

@@ -27,7 +27,7 @@ def described(model: str, cluster: str, settings: dict[str, str] | None = None) 
     [
         ("llama3-8b", "h100-8"), ("llama3-8b", "a100-64"), ("llama3-70b", "h100-64"),
         ("mixtral-8x7b", "h100-64"), ("gpt2-small", "h100-8"),
-        ("bert-large", "v100-16"), ("vit-huge", "h100-8"), ("t5-3b", "a100-8"),
+        ("llama3-8b", "gb200-72"), ("bert-large", "v100-16"), ("vit-huge", "h100-8"), ("t5-3b", "a100-8"),
     ],
 )  # fmt: skip
 def test_it_fits_and_nobody_has_one_sequence(model: str, cluster: str) -> None:
@@ -35,7 +35,8 @@ def test_it_fits_and_nobody_has_one_sequence(model: str, cluster: str) -> None:
     tokens = job.model.sequence(job.training.seq)
     assert job.parallel.world_size == int(cluster.rpartition("-")[2])
     assert job.training.num_microbatches(job.parallel) >= 2
-    # 131,072 tokens for each of few GPUs, 4 Mi for more, as a power of two of samples: at least half of it.
+    # 131,072 tokens for each of few GPUs, 4 Mi for more, as a power of two of samples (times 9 on 72 GPUs:
+    # 288 samples of 8,192 tokens are 2.25 Mi): at least half of it.
     usual = min(131_072 * job.parallel.world_size, 4 << 20)
     assert usual / 2 < job.training.global_batch * tokens <= usual
     assumed = {one.key for one in job.assumed}
@@ -47,6 +48,11 @@ def test_a_model_has_its_own_context_up_to_8192() -> None:
     assert described("llama3-8b", "h100-8").training.seq == 8192
     assert described("vit-huge", "h100-8").training.seq == 257  # 16 x 16 patches of 14 pixels, and a token
     assert described("llama3-8b", "h100-8", {"training.seq": "1024"}).training.seq == 1024
+
+
+def test_replicas_of_one_gpu_divide_a_usual_batch() -> None:
+    job = described("llama3-8b", "gb200-72")  # 8 billion parameters fit a GPU of 186 GB whole
+    assert (job.parallel.tp, job.parallel.pp, job.parallel.dp) == (1, 1, 72)
 
 
 def test_what_is_said_of_the_layout_is_all() -> None:

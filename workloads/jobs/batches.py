@@ -13,9 +13,13 @@ _STEP, _FEW_EACH, _MANY_EACH, _MOST_STEP = 4 << 20, 128 << 10, 4 << 10, 16 << 20
 
 
 def usual_batch(num_gpus: int, tokens: int) -> int:
-    """Samples of ``tokens`` in a usual step on so many GPUs, a power of two: many layouts divide it."""
+    """Samples of ``tokens`` in a usual step: a power of two times what of ``num_gpus`` is odd.
+
+    So many layouts divide it, replicas of one GPU among them.
+    """
     wanted = max(min(_STEP, _FEW_EACH * num_gpus), min(_MOST_STEP, _MANY_EACH * num_gpus))
-    return 1 << max(1, wanted // max(1, tokens)).bit_length() - 1
+    odd = num_gpus // (num_gpus & -num_gpus)
+    return odd << max(1, wanted // max(1, tokens) // odd).bit_length() - 1
 
 
 def batches(draft: Draft) -> None:

@@ -236,8 +236,10 @@ def overlap_of_tensor_parallelism(draft: Draft) -> None:
 
 
 def casts_to_fp8(draft: Draft) -> None:
-    """Parameters that are gathered in fp8 were cast by their owners; they are where products read fp8."""
+    """Whose scales fp8 has; parameters gathered in fp8 were cast by their owners, where products read fp8."""
     gathers, precision = draft.training.param_gather_dtype, draft.training.precision
+    if precision == "fp8" and not draft.is_set("software.fp8_recipe"):
+        draft.left("software.fp8_recipe", "Megatron-core's default: scales from the maxima of steps before")
     if gathers == "fp8" and precision != "fp8" and not draft.is_said("training.param_gather_dtype"):
         wide = {"tf32": "fp32", "nvfp4": "bf16"}.get(precision, precision)
         draft.assume("training.param_gather_dtype", wide, f"products are in {precision}")

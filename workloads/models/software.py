@@ -19,6 +19,8 @@ AttentionKernels = Literal[
 _GRAPHED: Final = re.compile(r"\.self_attention\b|_layernorm\b|\.mlp\.(router|shared_experts)\b")
 #: A quarter of an hour: no host takes longer for a kernel or a layer.
 _MOST_HOST_US: Final = 1e9
+#: Whose scales products in fp8 have.
+Fp8Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
 
 
 class SoftwareSpec(Frozen):
@@ -158,7 +160,7 @@ class SoftwareSpec(Frozen):
     qkv_grad_copy: bool | Literal["turned"] = True
     recompute_early_stop: bool = False
     recompute_frees_outputs: bool = False
-    fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
+    fp8_recipe: Fp8Recipe = "delayed"
     fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
     fp8_beside: Literal["bf16", "fp16", "fp32"] = "bf16"
     fp8_attention: bool = False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
 from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
@@ -14,6 +15,7 @@ from workloads.models.model import AnyModel
 from workloads.models.offload import OffloadModule
 from workloads.models.pieces import LayerClass
 from workloads.models.recompute import HeldOutput, RecomputeModule
+from workloads.models.software import Fp8Recipe
 from workloads.parallel.axis import AXES, ORDER, further_axes
 from workloads.parallel.strategy import StrategySpec
 
@@ -104,6 +106,20 @@ def _words(said: object) -> object:
     return tuple(word.strip() for word in said.split(",")) if isinstance(said, str) else said
 
 
+def _no_recipe(value: Any) -> Any:
+    """The precision itself; whose scales fp8 has is said elsewhere."""
+    if value in get_args(Fp8Recipe):
+        raise PydanticCustomError(
+            "recipe", "say training.precision=fp8 with software.fp8_recipe={recipe}", {"recipe": value}
+        )
+    return value
+
+
+Precision = Annotated[
+    Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4", "int8"], BeforeValidator(_no_recipe)
+]
+
+
 class TrainingSpec(Frozen):
     """One step: batch, precision, memory savings, and what overlaps.
 
@@ -121,7 +137,7 @@ class TrainingSpec(Frozen):
     global_batch: Annotated[int, Field(gt=0, le=1 << 40)] = 1
     seq: Rows = 2048
     decoder_seq: RowsOrNone = 0
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4", "int8"] = "bf16"
+    precision: Precision = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
     recompute_keeps: tuple[HeldOutput, ...] = ()  # outputs that "full" keeps

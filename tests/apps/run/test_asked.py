@@ -57,6 +57,17 @@ def test_the_header_states_the_job_and_marks_what_was_assumed(run: Run, small: P
     )
 
 
+def test_the_header_says_whose_scales_fp8_has(run: Run, small: Path) -> None:
+    fp8 = ("--no-perfetto", "--set", "training.precision=fp8")
+    assert "fp8, delayed scaling*," in head(run("run-sim", small, *fp8))
+    assert "fp8, current scaling," in head(
+        run("run-sim", small, *fp8, "--set", "software.fp8_recipe=current")
+    )
+    refused = run("run-sim", small, "--set", "training.precision=mxfp8")
+    assert refused.exit_code == 2
+    assert "training.precision=fp8 with software.fp8_recipe=mxfp8" in " ".join(refused.output.split())
+
+
 def test_the_flags_that_the_header_names_change_nothing_and_silence_it(run: Run, small: Path) -> None:
     first = shown(run("run-sim", small, "--json", "--no-perfetto"))
     flags = [
