@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simcore.apps.studies.classes import ClassStrategy, class_step
 from simcore.apps.studies.codesign import RESOURCES, TOGETHER, points
 from simcore.errors import InputError
+from simcore.graph import graph_hash
 from simcore.hardware import load_cluster
 from simcore.run import Setup, run
 from workloads.jobs import Description, complete
@@ -58,8 +59,8 @@ def _sent(job: Description, *modules: str) -> list[tuple[str, str, str, int]]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        # Whole everywhere: one bucket over all ranks.
-        ("ddp", [("grad_sync", "all_reduce", "world", 4 * _DENSE)]),
+        # Whole everywhere, which is what the job does without a word: one bucket over all ranks.
+        ("ddp", [("grad_sync", "all_reduce", "dp", 4 * _DENSE)]),
         # Shards of two neighbours, which two groups have: gathered forward (the last stays), all but the
         # last again in backward, scattered, and each half added up over the groups.
         ("fsdp.ddp", [
@@ -98,6 +99,24 @@ def _sent(job: Description, *modules: str) -> list[tuple[str, str, str, int]]:
 def test_dense_layers_send_what_their_words_say_in_order(words: str, expected: list[Any]) -> None:
     found = _sent(_job(dense=words))
     assert found == expected
+
+
+def test_ddp_by_its_word_is_the_jobs_own_buckets_and_copies() -> None:
+    training = {"bucket_bytes": 8192, "bucket_parameters": -1, "overlap_grad_reduce": True}
+    plain, said = (_job(parts={"training": training}, **words) for words in ({}, {"dense": "ddp"}))
+    assert said.parallel.strategy.dense == ""
+    assert graph_hash(said.graph()) == graph_hash(plain.graph())
+    # A transformer in shards beside them leaves networks their buckets, and DDP's copy of each.  Buckets of
+    # 8 KiB, 2,048 elements, close with the click and the upper network's second layer (33 + 2,080), with its
+    # first and the lower one's second (1,152 + 1,040), and with what is left (1,088).
+    mixed = _job(parts={"training": training}, dense="ddp", transformer="fsdp", between=[
+        {"block": "tokens", "width": 8, "tokens": 4, "folds": True},
+        {"block": "transformer", "layers": 1, "hidden": 8, "heads": 2, "ffn": 16},
+        {"block": "fold", "width": 17},
+    ])  # fmt: skip
+    sums = [size for _, name, group, size in _sent(mixed) if (name, group) == ("all_reduce", "world")]
+    assert sums == [4 * (33 + 2080), 4 * (1152 + 1040), 4 * 1088]
+    assert mixed.graph().ops.name.tolist().count("aten::copy_") == len(sums)
 
 
 def test_tensor_parallel_layers_gather_samples_and_scatter_sums() -> None:

@@ -14,7 +14,12 @@ from simcore.memory.lifetimes import PRODUCT_THREADS, product_workspace
 from simcore.tables import names
 from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
-from workloads.jobs.strategies import inner_level, strategies_of_transformers, what_goes_with_shards
+from workloads.jobs.strategies import (
+    inner_level,
+    strategies_of_transformers,
+    what_goes_with_shards,
+    words_of_the_job,
+)
 from workloads.models.local import NARROW
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP, MOMENTS
@@ -322,6 +327,7 @@ RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
     length,
     precision,
+    words_of_the_job,
     inner_level,
     strategies_of_transformers,
     schedule_of_one_stage,

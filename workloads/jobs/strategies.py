@@ -6,10 +6,24 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from workloads.jobs.draft import Draft
+from workloads.models.pieces import LayerClass
 from workloads.models.spec import ModelSpec
 from workloads.parallel.strategy import StrategySpec, Word
 
 _SAID: Final = "as parallel.strategy says"
+#: Classes whose parameters a job without strategies has whole.
+_WHOLE: Final[tuple[LayerClass, ...]] = ("dense", "transformer", "expert")
+
+
+def words_of_the_job(draft: Draft) -> None:
+    """A class whose word is what the job's own DDP does anyway has no strategy of its own."""
+    strategy = draft.parallel.strategy
+    if isinstance(draft.model, ModelSpec) or draft.training.sharding != "ddp":
+        return
+    by_itself: dict[str, str] = {of: "" for of in _WHOLE if strategy.words(of) == ("ddp", "ddp")}
+    if by_itself:
+        kept = strategy.model_copy(update=by_itself)
+        draft.assume("parallel.strategy", kept, "ddp is what the job does by itself")
 
 
 def inner_level(draft: Draft) -> None:

@@ -3,9 +3,10 @@
 Note [Passes by class]
     Parameters that lie in shards are gathered before their piece's forward and again before its backward,
     those of the next piece being on their way meanwhile; their gradients are scattered over the shards and
-    added up over the shards' replicas.  What is whole is reduced in buckets, in the order in which backward
-    completes gradients, class by class.  Copies around gathers and reductions are those of FSDP2.  Of what
-    tensor parallelism copies (norms) gradients are added up over its ranks, too: each had its own samples.
+    added up over the shards' replicas.  What is whole is reduced in the buckets, and with the copies, of a
+    job without strategies (Note [Buckets] of ``replicated.py``), a bucket of those that add up the same
+    together.  Copies around gathers and reductions of shards are those of FSDP2.  Of what tensor parallelism
+    copies (norms) gradients are added up over its ranks, too: each had its own samples.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ from typing import Final
 
 from simcore.graph import OpHandle
 from workloads.models.local import DTYPES
-from workloads.models.pieces import ModelPiece
+from workloads.models.pieces import ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.replicated import Backward, all_reduce_of
+from workloads.parallel.replicated import (
+    DP_STREAM as SUMS,
+)
+from workloads.parallel.replicated import (
+    Backward,
+    Sums,
+    all_reduce_of,
+    buckets_of,
+    reduce_gradients,
+    reduced_in_backward,
+)
 from workloads.parallel.stages import Chunk
 from workloads.parallel.strategy import WORDS, Levels
 
 SHARDS: Final = "fsdp"
-SUMS: Final = "dp"
 REPLICAS: Final = "fsdp_replicate"
-_FIRST_BUCKET_BYTES: Final = 1024 * 1024
-#: Elements at which Megatron's buckets close (``replicated.py``).
-_USUAL_BUCKET: Final = 40_000_000
 
 
 def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
@@ -49,14 +56,20 @@ def backward(writer: OpWriter, job: Job, chunk: Chunk, *, last: bool, kernels: B
     gathers = _GathersByClass(
         writer, job, chunk, "bwd", order[1:] if job.training.reshard_after_forward else []
     )
-    reductions = _Reductions(writer, job, last=last)
+    buckets = buckets_of(job, chunk, kernels, _summed_over) if last else []
+    ready = reduced_in_backward(job, chunk, last=last)
+    sums, scatters = Sums(writer, job, buckets if ready else []), _Scatters(writer, job)
     for position in reversed(range(len(chunk.pieces))):
         piece, layer = chunk.pieces[position], chunk.layers[position]
         gathers.use(position)
-        writer.kernels(kernels(piece), phase="bwd", layer=layer)
+        writer.kernels(kernels(piece), phase="bwd", layer=layer, after=sums.after(position))
         gathers.used(position)
-        reductions.add(piece, layer)
-    reductions.finish()
+        scatters.add(piece, layer)
+    sums.finish()
+    if last:
+        if not ready:
+            reduce_gradients(writer, job, buckets, stream=COMPUTE)
+        _sum_copies(writer, job, chunk)
 
 
 def owned_numel(job: Job, pieces: Sequence[ModelPiece], *, trainable: bool = True) -> int:
@@ -176,16 +189,47 @@ class _GathersByClass:
             )  # fmt: skip
 
 
+def _levels_of(job: Job, parameter: Parameter) -> Levels | None:
+    """Who shares a parameter; None for tables."""
+    layers = next((layers for layers in WORDS if layers == parameter.group), None)
+    return None if layers is None else job.levels_of(layers)
+
+
+def _summed_over(job: Job, parameter: Parameter) -> str:
+    """The group that adds up the gradient of a parameter that is whole."""
+    levels = _levels_of(job, parameter)
+    return "" if levels is None or levels.shards else levels.replicas
+
+
+def _sum_copies(writer: OpWriter, job: Job, chunk: Chunk) -> None:
+    """Add up what tensor parallelism copies."""
+    copied: dict[str, int] = {}
+    for piece in reversed(chunk.pieces):
+        for one in piece.parameters:
+            levels = _levels_of(job, one)
+            if one.tp_duplicated and one.trainable and levels is not None and levels.products:
+                copied[levels.products] = copied.get(levels.products, 0) + one.numel
+    beside = job.training.overlap_grad_reduce
+    dtype, size = _sums_in(job)
+    for group, numel in copied.items():
+        writer.collective(
+            all_reduce_of(job), group, numel * size, stream=SUMS if beside else COMPUTE, phase="grad_sync",
+            dtype=dtype, waits=[writer.last] if beside and writer.last is not None else [],
+        )  # fmt: skip
+
+
+def _sums_in(job: Job) -> tuple[str, int]:
+    """The dtype of sums of gradients, and bytes of an element."""
+    precision = job.training.grad_reduce_dtype
+    return DTYPES[precision], element_bytes(precision)
+
+
 @dataclass
-class _Reductions:
-    """Gradients of a backward; those that are whole are reduced in the step's ``last`` one alone."""
+class _Scatters:
+    """Gradients of what lies in shards."""
 
     writer: OpWriter
     job: Job
-    last: bool
-    filled: dict[str, int] = field(default_factory=dict)  # elements by who adds them up
-    copied: dict[str, int] = field(default_factory=dict)  # the same of what tensor parallelism copies
-    closed: int = 0
     before: list[OpHandle] = field(default_factory=list)
 
     def add(self, piece: ModelPiece, layer: int) -> None:
@@ -193,62 +237,21 @@ class _Reductions:
         for levels, numel in _shares(self.job, piece, trainable=True):
             if levels.shards:
                 self._scatter(levels, numel, layer)
-            elif levels.replicas and self.last:
-                self.filled[levels.replicas] = self.filled.get(levels.replicas, 0) + numel
-                if self.job.training.overlap_grad_reduce and self.filled[levels.replicas] >= self._limit():
-                    self._sum(levels.replicas, self.filled.pop(levels.replicas))
-        for one in piece.parameters if self.last else ():
-            if one.tp_duplicated and one.trainable and (group := self._products(one.group)):
-                self.copied[group] = self.copied.get(group, 0) + one.numel
-
-    def finish(self) -> None:
-        """Buckets that are not full, and what tensor parallelism copies."""
-        for group, numel in (*self.filled.items(), *self.copied.items()):
-            self._sum(group, numel)
-
-    def _products(self, group: str) -> str:
-        layers = next((layers for layers in WORDS if layers == group), None)
-        return self.job.levels_of(layers).products if layers else ""
-
-    def _limit(self) -> int:
-        training = self.job.training
-        if training.bucket_bytes:
-            first = min(training.bucket_bytes, _FIRST_BUCKET_BYTES)
-            return max(
-                1, (training.bucket_bytes if self.closed else first) // element_bytes(training.grad_dtype)
-            )
-        return training.bucket_parameters if training.bucket_parameters > 0 else _USUAL_BUCKET
-
-    def _sum(self, group: str, numel: int) -> None:
-        beside = self.job.training.overlap_grad_reduce
-        self.closed += 1
-        self.writer.collective(
-            all_reduce_of(self.job), group, numel * self._size, stream=SUMS if beside else COMPUTE,
-            phase="grad_sync", dtype=self._dtype,
-            waits=[self.writer.last] if beside and self.writer.last is not None else [],
-        )  # fmt: skip
-
-    @property
-    def _dtype(self) -> str:
-        return DTYPES[self.job.training.grad_reduce_dtype]
-
-    @property
-    def _size(self) -> int:
-        return element_bytes(self.job.training.grad_reduce_dtype)
 
     def _scatter(self, levels: Levels, numel: int, layer: int) -> None:
         """Over the shards, and what is left over their replicas; FSDP2 waits for the piece before."""
         writer = self.writer
         writer.wait_for(*self.before)
-        grads, buffer = Tensor((numel,), self.job.shard.main_grad_dtype), Tensor((numel,), self._dtype)
+        dtype, size = _sums_in(self.job)
+        grads, buffer = Tensor((numel,), self.job.shard.main_grad_dtype), Tensor((numel,), dtype)
         copy = compute("aten::chunk_cat", [grads], [buffer], op_class="copy", module="fsdp")
         reduced = writer.collective(
-            "reduce_scatter", levels.shards, numel * self._size, stream=SHARDS, phase="grad_sync",
-            layer=layer, waits=[writer.compute(copy, phase="bwd", layer=layer)], dtype=self._dtype,
+            "reduce_scatter", levels.shards, numel * size, stream=SHARDS, phase="grad_sync",
+            layer=layer, waits=[writer.compute(copy, phase="bwd", layer=layer)], dtype=dtype,
         )  # fmt: skip
         self.before = [reduced]
         if levels.replicas:
             writer.collective(
-                "all_reduce", levels.replicas, -(-numel // levels.num_shards) * self._size, stream=REPLICAS,
-                phase="grad_sync", layer=layer, waits=[reduced], dtype=self._dtype,
+                "all_reduce", levels.replicas, -(-numel // levels.num_shards) * size, stream=REPLICAS,
+                phase="grad_sync", layer=layer, waits=[reduced], dtype=dtype,
             )  # fmt: skip

@@ -12,7 +12,8 @@ Note [Buckets]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from simcore.graph import OpHandle
 from workloads.models.local import DTYPES
@@ -49,11 +50,16 @@ def whole_backward(piece: ModelPiece) -> Sequence[KernelLaunch]:
     return piece.backward
 
 
-def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> list[GradBucket]:
+def buckets_of(
+    job: Job, chunk: Chunk, kernels: Backward = whole_backward,
+    summed_over: Callable[[Job, Parameter], str] | None = None,
+) -> list[GradBucket]:  # fmt: skip
     """Buckets of a chunk: parameters in the reverse of the order in which the model declares them.
 
     A bucket is complete when the last of its gradients is, which need not be that of its last parameter.
+    ``summed_over``: the group that adds a parameter's gradient up, "" for none; default: what its rank says.
     """
+    group_of = summed_over or _summed_over
     closed: dict[str, int] = {}
     filled: dict[str, int] = {}
     ends: dict[str, tuple[int, int]] = {}
@@ -61,7 +67,9 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
     for position in reversed(range(len(chunk.pieces))):
         latest: dict[str, int] = {}
         for kernel, parameter in _completed(chunk.pieces[position], kernels):
-            group = parameter.group
+            group = group_of(job, parameter)
+            if not group:
+                continue
             if _is_alone(job, parameter):
                 if filled.get(group):  # what has been collected is closed first
                     found.append(GradBucket(group, filled.pop(group), *ends[group]))
@@ -76,7 +84,13 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
                 closed[group] = closed.get(group, 0) + 1
                 found.append(GradBucket(group, filled.pop(group), position, latest.pop(group)))
     found.extend(GradBucket(group, numel, *ends[group]) for group, numel in sorted(filled.items()) if numel)
-    return [bucket for bucket in found if bucket.group != "table" and group_size(job, bucket.group) > 1]
+    return found
+
+
+def _summed_over(job: Job, parameter: Parameter) -> str:
+    """The group of a parameter's replicas; tables and what no other rank has are summed by none."""
+    group = parameter.group
+    return "" if group == "table" or group_size(job, group) == 1 else group
 
 
 def _is_alone(job: Job, parameter: Parameter) -> bool:
@@ -166,51 +180,59 @@ def backward(
 ) -> None:  # fmt: skip
     """``kernels`` of all pieces in reverse; at the ``last`` microbatch gradients may leave as they fill."""
     ready = reduces and reduced_in_backward(job, chunk, last=last)
-    buckets = buckets_of(job, chunk, kernels) if ready else []
-    reduced: list[tuple[GradBucket, OpHandle]] = []
+    sums = Sums(writer, job, buckets_of(job, chunk, kernels) if ready else [])
     if job.software.weight_gradients_late:
-        put_off.backward(writer, chunk, kernels, _reducer(writer, job, buckets, reduced))
+        put_off.backward(writer, chunk, kernels, lambda: sums.reduce(sums.buckets))
         return
     for position in reversed(range(len(chunk.pieces))):
-        hooks: dict[int, list[GradBucket]] = {}
-        for bucket in buckets:
-            if bucket.piece == position:
-                hooks.setdefault(bucket.kernel, []).append(bucket)
         writer.kernels(
             kernels(chunk.pieces[position]), phase="bwd", layer=chunk.layers[position],
-            after={at: _reducer(writer, job, full, reduced) for at, full in hooks.items()},
+            after=sums.after(position),
         )  # fmt: skip
-    if job.training.bucket_bytes and job.training.bucket_parameters:
-        _copy_back(writer, job, reduced)
+    sums.finish()
 
 
-def _reducer(
-    writer: OpWriter, job: Job, buckets: Sequence[GradBucket], reduced: list[tuple[GradBucket, OpHandle]]
-) -> Callable[[], None]:
-    def reduce() -> None:
-        stream = DP_STREAM if reduces_beside(job) else COMPUTE
-        handles = reduce_gradients(writer, job, buckets, stream=stream)
-        reduced.extend(zip(buckets, handles, strict=True))
+@dataclass
+class Sums:
+    """Sums of the gradients of one backward's ``buckets``, each behind the kernel that completes it."""
 
-    return reduce
+    writer: OpWriter
+    job: Job
+    buckets: Sequence[GradBucket]
+    reduced: list[tuple[GradBucket, OpHandle]] = field(default_factory=list)
+
+    def after(self, position: int) -> dict[int, Callable[[], None]]:
+        """What is launched behind which kernels of the backward of the piece at ``position``."""
+        full: dict[int, list[GradBucket]] = {}
+        for bucket in self.buckets:
+            if bucket.piece == position:
+                full.setdefault(bucket.kernel, []).append(bucket)
+        return {kernel: partial(self.reduce, buckets) for kernel, buckets in full.items()}
+
+    def reduce(self, buckets: Sequence[GradBucket]) -> None:
+        """Sum ``buckets`` now."""
+        stream = DP_STREAM if reduces_beside(self.job) else COMPUTE
+        handles = reduce_gradients(self.writer, self.job, buckets, stream=stream)
+        self.reduced.extend(zip(buckets, handles, strict=True))
+
+    def finish(self) -> None:
+        """PyTorch's DDP waits for its buckets at the end of backward and copies them into the gradients.
+
+        Source: ``Reducer::finalize_backward`` and ``finalize_bucket_dense`` of ``reducer.cpp``, without
+        ``gradient_as_bucket_view``.
+        """
+        if not (self.job.training.bucket_bytes and self.job.training.bucket_parameters):
+            return
+        for bucket, handle in self.reduced:
+            self.writer.wait_for(handle)
+            grads = Tensor((bucket.numel,), self.job.shard.main_grad_dtype)
+            kernel = compute("aten::copy_", [grads], [grads], op_class="copy", module="ddp")
+            self.writer.compute(kernel, phase="bwd")
 
 
 def reduces_beside(job: Job) -> bool:
     """Whether what backward reduces has a stream of its own; DeepSpeed's has one if it is told to overlap."""
     return job.training.overlap_grad_reduce or not job.by_deepspeed
-
-
-def _copy_back(writer: OpWriter, job: Job, reduced: Sequence[tuple[GradBucket, OpHandle]]) -> None:
-    """PyTorch's DDP waits for its buckets at the end of backward and copies them into the gradients.
-
-    Source: ``Reducer::finalize_backward`` and ``finalize_bucket_dense`` of ``reducer.cpp``, without
-    ``gradient_as_bucket_view``.
-    """
-    for bucket, handle in reduced:
-        writer.wait_for(handle)
-        grads = Tensor((bucket.numel,), job.shard.main_grad_dtype)
-        kernel = compute("aten::copy_", [grads], [grads], op_class="copy", module="ddp")
-        writer.compute(kernel, phase="bwd")
 
 
 def reduced_in_backward(job: Job, chunk: Chunk, *, last: bool) -> bool:
