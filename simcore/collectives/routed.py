@@ -8,7 +8,7 @@ from simcore.collectives.decision import Costs, Decision
 from simcore.collectives.kinds.own_kernel import OwnKernel
 from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.loads import LinkLoad, LoadPerByte
-from simcore.collectives.protocols import SIMPLE, Chunking
+from simcore.collectives.protocols import LL, SIMPLE, Chunking
 from simcore.hardware.topology import Topology
 
 #: Bytes of a chunk in flight: 6 tokens of 7,168 in bf16 (DeepEP csrc/deep_ep.cpp, Config: RDMA send chunks).
@@ -26,16 +26,17 @@ def routed_load(kernel: OwnKernel, fabric: Topology, layout: PlacedGroup) -> Loa
 
 def routed_decision(kernel: OwnKernel, costs: Costs, num_bytes: int, layout: PlacedGroup) -> Decision:
     """What runs: one kernel, one hop over NICs and one over NVLink behind each other's chunks."""
-    timing = costs.timing.protocols[SIMPLE.name]
+    protocol = LL if kernel.flagged else SIMPLE
+    timing = costs.timing.protocols[protocol.name]
     crosses, nodes = layout.num_nodes > 1, nodes_of(layout)
-    hops_s = (costs.network_hop_s(SIMPLE, layout) if crosses else 0.0) + timing.nvlink_hop_s
+    hops_s = (costs.network_hop_s(protocol, layout) if crosses else 0.0) + timing.nvlink_hop_s
     start_s = costs.timing.p2p_simple_base_s if kernel.start_s is None else kernel.start_s
     in_flight, sms_bytes_per_s = _CHUNK_BYTES * max(1, kernel.sms), float("inf")
     if kernel.sms and (busiest := kernel.busiest(nodes)):
         sms_bytes_per_s = kernel.sms * kernel.sm_bytes_per_s / busiest
     return Decision(
         algorithm="routed",
-        protocol=SIMPLE,
+        protocol=protocol,
         channels=kernel.sms,
         chunking=Chunking(_CHUNK_BYTES, 1, max(1, -(-num_bytes // in_flight)), 1),
         num_steps=layout.num_nodes,

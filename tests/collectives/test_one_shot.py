@@ -6,6 +6,7 @@ import pytest
 
 from simcore.collectives import NcclPlanner
 from simcore.collectives.kinds import kind_of
+from simcore.collectives.timing import timing_of
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
 
@@ -27,6 +28,18 @@ def test_nvlink_carries_slices_twice_and_a_nic_its_own_once(gpus: int) -> None:
 def test_a_small_one_is_faster_than_nccls_on_many_nodes() -> None:
     planner = NcclPlanner(Topology(load_cluster("a100-64")))
     assert planner.plan(NAME, SIZE, range(64)).alone_ps < planner.plan("all_reduce", SIZE, range(64)).alone_ps
+
+
+def test_one_inside_a_running_kernel_takes_a_flagged_hop() -> None:
+    cluster = load_cluster("a100-8")
+    planner = NcclPlanner(Topology(cluster))
+    inside, own = (
+        planner.plan(f"all_reduce:{how},sms=1", 256, range(2)).alone_ps for how in ("inside", "oneshot")
+    )
+    hop_s = timing_of(cluster.gpu.table("nccl")).protocols["LL"].nvlink_hop_s
+    # 256 bytes of one block's copy loop and the wire take 30 ns at most beside the hop.
+    assert 1e12 * hop_s <= inside <= 1e12 * hop_s + 30_000
+    assert own > 2 * inside
 
 
 def test_a_misspelt_kernel_is_refused() -> None:

@@ -85,3 +85,34 @@ def test_what_splits_transformers_refuses_lists(axis: str) -> None:
     job = complete({"model": "resnet50", "parallel": {axis: 2}}, "here", num_gpus=8)
     with pytest.raises(InputError, match=rf"{axis}"):
         job.graph()
+
+
+def test_batch_norms_over_neighbours_exchange_their_channels_sums_twice_each_way() -> None:
+    said = {"model": "resnet50", "parallel": {"norm_group": 2}, "software": {"preset": "mxnet-mlperf"}}
+    ops = complete(said, "here", num_gpus=4).graph().ops
+    sent = [
+        (str(phase), int(size))
+        for phase, group, size in zip(ops.phase, ops.group, ops.num_bytes, strict=True)
+        if str(group) == "norm"
+    ]
+    # ResNet-50 has 53 norms of 26,560 channels in all (64 before the pool; in each of 3, 4, 6 and 3 blocks
+    # twice 64 to 512 and once four times as many, and these again where a stage begins): mean and variance
+    # forward, two gradients backward, 4 bytes each.
+    channels = 64 + sum((n * 6 + 4) * width for n, width in ((3, 64), (4, 128), (6, 256), (3, 512)))
+    assert channels == 26560
+    for phase in ("fwd", "bwd"):
+        assert len([size for where, size in sent if where == phase]) == 2 * 53
+        assert sum(size for where, size in sent if where == phase) == 2 * 4 * channels
+
+
+@pytest.mark.parametrize(
+    ("preset", "told"),
+    [
+        ("mxnet-mlperf", "norm_group=2 does not divide dp=3; nearest: 1"),
+        ("timm", "nearest: software.norm_activation_fusion=true"),
+    ],
+)
+def test_norms_that_cannot_be_shared_are_refused(preset: str, told: str) -> None:
+    said = {"model": "resnet50", "parallel": {"norm_group": 2}, "software": {"preset": preset}}
+    with pytest.raises(InputError, match=told):
+        complete(said, "here", num_gpus=3 if preset == "mxnet-mlperf" else 4).graph()

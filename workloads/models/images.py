@@ -10,15 +10,24 @@ Note [Order of channels]
     a convolution reads before, what it writes behind, in backward for both gradients.  Inference, where
     whatever is fastest is chosen, and groups of channels run on kernels that read images as they lie, at less
     than the others' speed.
+
+Note [Norms over neighbours]
+    ``norm_group`` neighbours have statistics of all their samples: between its passes the fused kernel writes
+    its channels' sums to the others' memory, flags beside them, and polls for theirs, each block for channels
+    of its own.  Forward does so for the mean, then for the variance; backward for the gradients of shift and
+    scale.  Source: NVIDIA/apex apex/contrib/csrc/groupbn/nhwc_batch_norm_kernel.h (parallel_sums_16x2).  Here
+    both exchanges stand in front of the kernel.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
+from simcore.errors import InputError
 from workloads.models.autocast import cast_parameters, narrowed
 from workloads.models.listed import Passage
-from workloads.models.tensors import Tensor, compute
+from workloads.models.op_tape import TapedLaunch
+from workloads.models.tensors import Tensor, collective, compute
 
 Norm = Literal["batch", "group"]
 Activation = Literal["", "relu", "silu", "gelu", "hardswish", "relu6"]
@@ -34,6 +43,8 @@ _BACKWARD: Final = {
 }  # fmt: skip
 #: Activations whose gradient needs what they read, so that working in place costs a copy.
 _NEEDS_INPUT: Final = ("silu", "hardswish")
+#: Channels of a block of the fused batch norm.
+_BLOCK_CHANNELS: Final = 64
 
 
 def convolution(
@@ -144,6 +155,17 @@ def batch_norm(
     statistics = [rows, rows] if training else []
     beside = [residual] if residual is not None and fused else []
     kept = x.num_bytes + (x.numel // 8 if fused and training else 0)
+    if training and at.shard.norm_group > 1:
+        if not software.norm_activation_fusion:
+            raise InputError(
+                f"parallel.norm_group={at.shard.norm_group}: fused batch norms share statistics; nearest:"
+                " software.norm_activation_fusion=true"
+            )
+        how = f"all_reduce:inside,sms={-(-channels // _BLOCK_CHANNELS)}"
+        sums = collective(how, rows, "norm", module=module)
+        for _ in range(2):
+            op.launch(TapedLaunch(sums))
+            op.back(sums)
     suffix = ("_add" if beside else "") + ("_act" if act else "") if fused else ""
     name = f"batch_norm{suffix}" if fused else "aten::native_batch_norm"
     kind = "batch_norm_fwd" if training else "elementwise"

@@ -42,7 +42,8 @@ class Shard:
     ``lora_targets``), or a regular expression over parameter names.  ``scattered``: residual sums lie in
     memory channel by channel, see Note [Order in memory] of ``kinds/patches.py``.  ``views``: by module what
     this rank holds of tables.  ``frozen``: classes of layers that are not trained; ``is_fixed``: this is one.
-    ``shared``: how ranks share each class, where classes have strategies.
+    ``shared``: how ranks share each class, where classes have strategies.  ``norm_group``: ranks whose batch
+    norms have statistics of all their samples.
     """
 
     micro_batch: int
@@ -72,6 +73,7 @@ class Shard:
     frozen: tuple[LayerClass, ...] = ()
     is_fixed: bool = False
     shared: tuple[tuple[LayerClass, SharedClass], ...] = ()
+    norm_group: int = 1
 
     @property
     def dtype(self) -> str:

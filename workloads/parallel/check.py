@@ -45,6 +45,11 @@ def _check_size(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec)
             f"training.recompute_layers={training.recompute_layers}: the model has {layers} layers;"
             f" nearest: {layers}, or -1 for all"
         )
+    if parallel.dp % parallel.norm_group:
+        near = max(size for size in range(1, parallel.norm_group) if parallel.dp % size == 0)
+        raise InputError(
+            f"parallel.norm_group={parallel.norm_group} does not divide dp={parallel.dp}; nearest: {near}"
+        )
     if training.trainable == "lora" and not training.lora_rank:
         raise InputError("training.lora_rank=0: adapters have at least one row; nearest: 1")
     if training.trainable == "all" and training.lora_rank:

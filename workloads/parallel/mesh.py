@@ -81,6 +81,7 @@ class Mesh:
             "ep": (experts["ep"],),
             "etp": (experts["tp"],),
             "expert_dp": (experts["dp"],),
+            "norm": ((self.parallel.norm_group, dense["dp"][1]),),
             "world": ((self.parallel.world_size, 1),),
         }
         if self.local_ranks < self.parallel.world_size and self.parallel.strategy.is_said:

@@ -58,7 +58,7 @@ def _switch(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) 
             yield Transfer(1, channel, owner, peer, owner, offset, size, False)
 
 
-_ONE_SHOT: Final = re.compile(r"all_reduce:oneshot,sms=([1-9]\d{0,8})")
+_ONE_SHOT: Final = re.compile(r"all_reduce:(oneshot|inside),sms=([1-9]\d{0,8})")
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,15 @@ class OneShot(OwnKernel):
     Between nodes a slice goes up to the switches and its sum comes down, which add on the way (SHARP): once
     each way over the slice's NIC.  Then all read all sums.  HugeCTR's AllReduceAlgo.OneShot
     (NVIDIA-Merlin/HugeCTR HugeCTR/src/collectives/ib_comm_ar.cu, ib_proxy.cpp).  As the name of a collective:
-    ``all_reduce:oneshot,sms=16``.
+    ``all_reduce:oneshot,sms=16``.  ``all_reduce:inside,sms=16``: by blocks of a kernel that runs anyway and
+    has started, with flags beside the data.
     """
 
     sms: int
     #: What a block of 1,024 threads reads over NVLink, as one of NCCL's channels on A100.
     sm_bytes_per_s: float = 20e9
+    start_s: float | None = None
+    flagged: bool = False
 
     def flows(self, nodes: Sequence[int]) -> Iterator[Flow]:
         """Slices to their owners and back; a sum in the switches as a message to the next node's owner."""
@@ -96,7 +99,9 @@ def _variant(name: str) -> Collective:
         raise InputError(
             f"collective {name[:80]!r}: a kernel of its own is called all_reduce:oneshot,sms=COUNT"
         )
-    return replace(ALL_REDUCE, name=name, kernel=OneShot(int(found[1])))
+    sms = int(found[2])
+    kernel = OneShot(sms, start_s=0.0, flagged=True) if found[1] == "inside" else OneShot(sms)
+    return replace(ALL_REDUCE, name=name, kernel=kernel)
 
 
 ALL_REDUCE = register(

@@ -18,7 +18,8 @@ class OwnKernel:
 
     ``sms`` that it holds, 0 where copy engines or NICs do the work.  ``sm_bytes_per_s``: what one SM sends;
     ``nvlink_share``, ``network_share``: what it reaches of the rate of NVLink and of NICs.  ``start_s``: from
-    its launch to the first byte, without the hop (None: as NCCL's messages).
+    its launch to the first byte, without the hop (None: as NCCL's messages).  ``flagged``: data travels beside
+    flags that the receiver polls, as in NCCL's LL.
     """
 
     sms: int
@@ -26,6 +27,7 @@ class OwnKernel:
     nvlink_share: float = 1.0
     network_share: float = 1.0
     start_s: float | None = None
+    flagged: bool = False
 
     def flows(self, nodes: Sequence[int]) -> Iterable[Flow]:
         """Who sends how much to whom; member ``i`` is on node ``nodes[i]``; both count in the GPUs' order."""
