@@ -88,8 +88,9 @@ class Job:
         p, t = self.parallel, self.training
         return Shard(
             micro_batch=t.micro_batch, seq=t.seq, tp=p.tp, cp=p.cp, ep=p.ep, etp=self.mesh.etp,
-            sequence_parallel=p.sequence_parallel and p.tp > 1, cp_style=p.cp_style, norm_group=p.norm_group, precision=t.precision,
+            sequence_parallel=p.sequence_parallel and p.tp > 1, cp_style=p.cp_style, precision=t.precision,
             grad_dtype=t.grad_dtype, recompute=t.recompute,
+            norm_group=p.norm_group,
             recompute_modules=t.recompute_modules, recompute_keeps=t.recompute_keeps,
             tp_overlap=t.tp_overlap, ep_overlap=t.ep_overlap,
             software=self.software, decoder_seq=t.decoder_seq, trainable=t.trainable, lora_rank=t.lora_rank,

@@ -52,7 +52,7 @@ class ParallelSpec(Extensible):
     embedding_as_layer: bool = False
     head_as_layer: bool = False
     cp_style: Literal["ring", "all_gather", "ulysses", "torch"] = "ring"
-    norm_group: Annotated[int, Field(ge=1, le=8)] = 1  # neighbours along dp that share batch norms' statistics
+    norm_group: Annotated[int, Field(ge=1, le=8)] = 1  # neighbours along dp with one batch norm's statistics
     order: str = ORDER  # fastest-varying axis first
     strategy: StrategySpec = StrategySpec()
 

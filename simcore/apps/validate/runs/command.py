@@ -27,7 +27,7 @@ from simcore.apps.validate.runs.ablations import Worth, ablate, explain
 from simcore.apps.validate.runs.asked import ask
 from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
 from simcore.apps.validate.runs.ranking import search
-from simcore.apps.validate.runs.residuals import beside, measured_runs_of
+from simcore.apps.validate.runs.residuals import beside, left_out_of, left_out_table, measured_runs_of
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.files import whole_text
@@ -67,7 +67,8 @@ def validate_runs(
     described = [score.described for score in scored.scores]
     chosen = _sampled(described, sample)
     fitted = fit(curves(chosen, dies(), times)) if leave_one_out else None
-    evidence = measured_runs_of(scored, fitted, times) if fitted is not None else []
+    left_out = left_out_of(scored, fitted, times) if fitted is not None else {}
+    evidence = measured_runs_of(scored, left_out) if fitted is not None else []
     if residuals:
         whole_text(Path(residuals), write_runs(beside(evidence, Path(residuals))))
         print(f"written: {residuals}", file=sys.stderr)
@@ -91,7 +92,10 @@ def validate_runs(
         if fitted is not None:
             numbers = {die: asdict(p) for die, p in fitted.numbers.items()}
             found["bands"] = coverage_object(evidence)
-            found["left_out"] = {"numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside}
+            by_size = left_out_table(scored.scores, left_out)
+            found["left_out"] = {
+                "numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside, "by_size": by_size,
+            }  # fmt: skip
         if worths:
             found["ablations"] = [asdict(worth) for worth in worths]
         print(json.dumps(found))
@@ -99,6 +103,10 @@ def validate_runs(
     print(printable(text(scored, table, worst)))
     if fitted is not None:
         print("\n".join(fit_lines(fitted, left_out=True)))
+        print(f"{'family, quality, GPUs':44}{'n':>5}{'predicted %':>13}{'left out %':>12}")
+        for one in left_out_table(scored.scores, left_out):
+            name = f"{one['family']}, {one['quality']}, {one['gpus']}"
+            print(f"{name:44}{one['n']:>5}{100 * one['predicted']:13.1f}{100 * one['left_out']:12.1f}")
     for worth in worths:
         errors = "".join(f"  {die} {100 * error:.1f}%" for die, error in worth.errors.items())
         print(f"{worth.name:60}{errors}")

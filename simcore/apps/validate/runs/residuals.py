@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
 
 from simcore.apps.fit.runs import Fit
 from simcore.apps.measured.runs.cache import StepTimes
@@ -16,16 +18,50 @@ from simcore.hardware.sustained import Sustained
 from workloads.evidence import JobFeatures, MeasuredRun, job_features, read_runs, with_reaches
 from workloads.jobs.published import Case
 
+#: GPUs of a usual node.
+_NODE: Final = 8
 
-def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None) -> list[MeasuredRun]:
+
+def left_out_of(
+    scored: Scored, fitted: Fit, times: StepTimes | None = None
+) -> dict[str, tuple[float, float]]:
+    """By row the ends of its band, seconds, by the numbers fitted without its family.
+
+    Rows of the fit have them from it.  Others of their families (quality B, odd ones, those beyond a sample)
+    are simulated.  Families that no fit has seen have none.
+    """
+    return {**_simulated(_beside(scored.scores, fitted), times), **fitted.left_out_s}
+
+
+def left_out_table(
+    scores: Sequence[RowScore], left_out: Mapping[str, tuple[float, float]]
+) -> list[dict[str, Any]]:
+    """Mean errors, as predicted and left out, by family, quality (odd rows apart) and size of the job."""
+    groups: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
+    for score in scores:
+        row = score.described.row
+        if row.id in left_out:
+            low, high = left_out[row.id]
+            apart = min(max(score.measured_s, low), high) / score.measured_s - 1
+            quality = f"{score.quality} odd" if score.described.odd else score.quality
+            key = row.family, quality, row.count("gpus") > _NODE
+            groups.setdefault(key, []).append((abs(score.error), abs(apart)))
+    return [
+        {
+            "family": family, "quality": quality, "gpus": f"over {_NODE}" if many else f"to {_NODE}",
+            "n": len(errors), "predicted": fmean(one for one, _ in errors),
+            "left_out": fmean(one for _, one in errors),
+        }
+        for (family, quality, many), errors in sorted(groups.items())
+    ]  # fmt: skip
+
+
+def measured_runs_of(scored: Scored, left_out: Mapping[str, tuple[float, float]]) -> list[MeasuredRun]:
     """A :class:`MeasuredRun` for each scored row, in their order, each with its reach.
 
-    Rows of the fit have their left-out times from it.  Others of their families (quality B, those beyond a
-    sample) are simulated by the numbers without the family.  Rows of families that no fit has seen stand as
-    they are, and so do odd rows, which no band uses.  Rows of lists of blocks whose inputs were not
-    published say nothing: no band of inputs is known of them.
+    ``left_out``: as :func:`left_out_of` has it; rows without it stand as they are.
+    Rows of lists of blocks whose inputs were not published say nothing: no band of inputs is known of them.
     """
-    left_out = {**_simulated(_beside(scored.scores, fitted), times), **fitted.left_out_s}
     found = [_measured(score, left_out) for score in scored.scores]
     return with_reaches([one for one in found if one.quality == "A" or not one.features.is_list])
 
@@ -65,7 +101,7 @@ def _beside(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[Row
     for score in scores:
         row, die = score.described.row, score.described.band.cases[0].die
         numbers = fitted.numbers_without.get(row.family, {}).get(die)
-        if row.id not in fitted.left_out_s and not score.described.odd and numbers is not None:
+        if row.id not in fitted.left_out_s and numbers is not None:
             found.setdefault(row.family, []).append((score, numbers))
     return found
 
