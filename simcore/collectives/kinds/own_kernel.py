@@ -18,8 +18,8 @@ class OwnKernel:
 
     ``sms`` that it holds, 0 where copy engines or NICs do the work.  ``sm_bytes_per_s``: what one SM sends;
     ``nvlink_share``, ``network_share``: what it reaches of the rate of NVLink and of NICs.  ``start_s``: from
-    its launch to the first byte, without the hop (None: as NCCL's messages).  ``flagged``: data travels beside
-    flags that the receiver polls, as in NCCL's LL.
+    its launch to the first byte, without the hop (None: as NCCL's messages).  ``flagged``: flags that the
+    receiver polls travel beside the data, as in NCCL's LL.
     """
 
     sms: int
