@@ -95,6 +95,7 @@ class Execution(Movable):
         kernels, gpu = self._kernels, self._gpu
         self.kernel = self.kernel_type(gpu.num_sms, *kernels.demand[self.index])
         self.start_ps = self._since = start
+        self._fence_ps = 0
 
     def due(self) -> None:
         """A kernel ended, a launch arrived, or blocks retired."""
@@ -124,13 +125,17 @@ class Execution(Movable):
             kernel.advance(now - self._since, self._sms, self._sm_rate, self._hbm_rate)
             self._since = now
 
-    def take_sms(self, free: int, held: int = 0) -> int:
+    def take_sms(self, free: int, held: int = 0, fence_ps: int = 0) -> int:
         """Place the current kernel on ``free`` SMs; returns how many it keeps from others.
 
         ``held``: those that communication holds, already taken from ``free``; some kernels lose more.
+        ``fence_ps``: what a kernel that begins now waits for communication's writes.
         """
         kernel = self.kernel
         assert kernel is not None
+        if self._since == self.start_ps and kernel.uses_sms:
+            kernel.fixed_left += fence_ps - self._fence_ps
+            self._fence_ps = fence_ps
         if kernel.lost > 1:
             free = max(0, free - (kernel.lost - 1) * held)
         kernel.place(free)

@@ -6,6 +6,10 @@ kernels run on the SMs that are left and on their max-min share of HBM.  Wheneve
 kernel comes or goes, the kernels on this GPU are settled (progress so far is booked) and re-rated (new
 speed, new completion time).  No factor is applied anywhere.
 
+A kernel that begins while data moves lasts longer by ``fence_ps``: at its end the GPU waits for writes that
+are on their way to peers (Note [Fences] of ``hardware/sm.py``).  What moves when it begins is taken for what
+moves when it ends.
+
 Who is placed first: a communication kernel takes SMs that are free, or that blocks of a running kernel
 give back, before that kernel's next blocks do; a kernel that has not progressed yet has placed nothing.
 Concurrent compute kernels take SMs in order of arrival, later ones the leftover.
@@ -187,8 +191,8 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
 class Gpu:
     """One simulated GPU.  ``hbm_bytes_per_s`` is what its kernels share, ``execution`` what a sequence of
-    them runs as.  A ``sleeper`` is told before anything on the GPU changes.  ``stale``: a flow has ended, and
-    kernels have not been re-rated yet.
+    them runs as, ``fence_ps`` what each waits while data moves.  A ``sleeper`` is told before anything on the
+    GPU changes.  ``stale``: a flow has ended, and kernels have not been re-rated yet.
     """
 
     def __init__(
@@ -200,13 +204,15 @@ class Gpu:
         hbm_bytes_per_s: float,
         copy_engines: int = 1,
         execution: Callable[[Processor, KernelSequence, int], Execution] = Execution,
+        fence_ps: int = 0,
     ) -> None:
         self.clock = clock
         self.network = network
         self.num_sms = num_sms
         self.hbm_bytes_per_s = hbm_bytes_per_s
         self.hbm_bytes_per_ps = hbm_bytes_per_s * 1e-12
-        self.alone: Environment = (num_sms, self.hbm_bytes_per_ps)  # the whole GPU
+        self.alone: Environment = (num_sms, self.hbm_bytes_per_ps, 0)  # the whole GPU
+        self.fence_ps = fence_ps
         self.sms = SmPool(self, num_sms)
         self.copy_engines = simpy.Resource(clock, copy_engines)
         self.executions: list[Execution] = []
@@ -231,7 +237,7 @@ class Gpu:
         return self.sms.held, tuple(self.draws.values())
 
     def environment(self) -> Environment | None:
-        """(SMs, HBM bytes/ps) that the only execution has as long as nothing comes or goes.
+        """(SMs, HBM bytes/ps, wait for writes) that the only execution has as long as nothing comes or goes.
 
         None while that is not so simple: another one, a hold that waits for blocks to retire, no SM left,
         or a flow that its kernels could slow down through HBM.
@@ -240,14 +246,13 @@ class Gpu:
         if len(self.executions) > 1 or sms.put_queue or sms.held >= self.num_sms:
             return None
         if not self.draws:
-            return (self.num_sms - sms.held, self.hbm_bytes_per_ps) if sms.held else self.alone
+            return (self.num_sms - sms.held, self.hbm_bytes_per_ps, 0) if sms.held else self.alone
         desired = [wish for _, wish in self.draws.values()]
         level, _ = share(self.hbm_bytes_per_ps, [*desired, self.hbm_bytes_per_ps])
         if self._limited or max(desired) > level * (1.0 + 1e-12):
             return None
-        return self.num_sms - sms.held, max(
-            0.0, self.hbm_bytes_per_ps - plain_sum(a for a, _ in self.draws.values())
-        )
+        drawn = plain_sum(a for a, _ in self.draws.values())
+        return self.num_sms - sms.held, max(0.0, self.hbm_bytes_per_ps - drawn), self.fence_ps
 
     def execute(self, kernels: KernelSequence, launch_ps: int = 0, stream: int = 0) -> Execution:
         """Execute ``kernels`` one after the other; the result is an event and the record of times.
@@ -342,8 +347,9 @@ class Gpu:
             return
         waiting = self.sms.waiting
         free = self.num_sms - self.sms.held - waiting
+        fence_ps = self.fence_ps if self.draws else 0
         for execution in running:
-            free -= execution.take_sms(max(0, free), self.sms.held)
+            free -= execution.take_sms(max(0, free), self.sms.held, fence_ps)
         if len(running) == 1 and not self.draws:
             alone = running[0]
             alone.set_speed(min(alone.hbm_wish, self.hbm_bytes_per_ps), retirements=waiting > 0)

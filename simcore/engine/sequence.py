@@ -9,7 +9,7 @@ import numpy as np
 from simcore.graph.ops import IntArray
 
 Demand = tuple[int, int, int, int, int, bool, int]  # arguments of RunningKernel after num_sms
-Environment = tuple[int, float]  # SMs, HBM bytes/ps
+Environment = tuple[int, float, int]  # SMs, HBM bytes/ps, what each kernel waits for others' writes, ps
 
 _MAX_TIMINGS = 256  # remembered per sequence; flows that never repeat a rate must not fill the memory
 

@@ -8,6 +8,12 @@ Note [Carve-outs]
     kernels on A100 say.  Beside 24 blocks of NCCL's, one a TPC, products whose blocks need more shared memory
     than NCCL's carve-out lose 48 SMs, kernels that need less lose 24 (docs/contention.md).  Where NCCL's
     blocks come in thread block clusters, they fill TPCs, and nobody's partner is lost.
+
+Note [Fences]
+    Where a kernel ends, whoever comes next on its stream has to see what it wrote, so the GPU waits for
+    writes that are on their way, whoever made them: those of a communication kernel to its peers, too (CUDA
+    programming guide, "Memory Synchronization Domains").  From compute capability 9.0 on there are domains,
+    and NCCL's kernels are in one of their own (NCCL_MEM_SYNC_DOMAIN).
 """
 
 from __future__ import annotations
@@ -19,7 +25,8 @@ from typing import Annotated, Final
 import numpy as np
 import numpy.typing as npt
 
-from simcore.tables import Plain, load_named
+from simcore.tables import Plain, load_named, names
+from simcore.units import PS_PER_US
 
 _KIB: Final = 1024
 _WARP: Final = 32
@@ -39,12 +46,16 @@ class ThreadBlock:
 
 @dataclass(frozen=True)
 class CommunicationBlocks:
-    """A thread block of the communication library's kernels, ``cluster`` of them in whole TPCs."""
+    """A thread block of the communication library's kernels, ``cluster`` of them in whole TPCs.
+
+    ``fence_us``: how much longer a kernel lasts while the library's writes are under way; Note [Fences].
+    """
 
     threads: Whole
     registers: Whole
     shared_bytes: Whole
     cluster: Whole
+    fence_us: float = 0.0
     source: str = ""
 
 
@@ -105,6 +116,13 @@ def resident_blocks(
     by_shared = shared_bytes // np.maximum(taken + reserved_bytes, 1)
     found: npt.NDArray[np.int64] = np.clip(np.minimum(fits, by_shared), 0, blocks)
     return found
+
+
+def fence_ps(generation: str) -> int:
+    """How long a kernel waits for a communication kernel's writes on a GPU of a generation; Note [Fences]."""
+    if generation not in names("hardware_profiles", "sm"):
+        return 0
+    return round(load_sm(generation).communication.fence_us * PS_PER_US)
 
 
 @cache

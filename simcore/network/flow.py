@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from simcore.clock import Clock, Movable
 from simcore.collectives.plan import CollectivePlan
+
+#: Stands for the flow of somebody who is not simulated but draws HBM.
+OUTSIDE: Final = CollectivePlan(
+    "outside", 0, (), "none", "Simple", 0, 0, 0, 0, 0, 0.0, math.inf, 1.0, (), 0
+)  # fmt: skip
 
 
 class Endpoint(Protocol):

@@ -90,10 +90,11 @@ class TablePlanner:
 
 
 def cluster(
-    num_nodes: int = 1, *, launch_us: float = 0.0, latency_us: float = 0.0, **changes: object
-) -> Topology:
+    num_nodes: int = 1, *, launch_us: float = 0.0, latency_us: float = 0.0, name: str = "h800-96",
+    **changes: object,
+) -> Topology:  # fmt: skip
     """132 SMs and 3.35 TB/s a GPU, 50 GB/s a NIC; launches as given."""
-    spec = load_cluster("h800-96", {})
+    spec = load_cluster(name, {})
     gpu = replace(
         spec.gpu, num_sms=132, hbm_bytes_per_s=3.35e12, launch_overhead_s=launch_us * 1e-6,
         launch_latency_s=latency_us * 1e-6, kernel_gap_s=0.0,

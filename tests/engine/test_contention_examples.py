@@ -51,6 +51,19 @@ def test_sms_held_throughout(kernel, channels, expected):
     assert last_end_us(result) == pytest.approx(expected, abs=1e-6)  # to the picosecond
 
 
+@pytest.mark.parametrize(("name", "wait_us"), [("a100-8", 1.5), ("h800-96", 0.0)])
+def test_kernels_that_begin_while_data_moves_wait_for_writes(name, wait_us):
+    # Four kernels of 100 us.  A transfer that is called at 150 us moves from 155 to 255 us.  The second
+    # kernel began before, the third begins at 200 us: Ampere has one domain of writes, Hopper NCCL's own.
+    graph = beside(1, kernels=("kernel",) * 4, delayed=("delay",))
+    kernels = {"kernel": K(100, blocks=64), "delay": K(150, blocks=1)}
+    transfer = C(5, volume=1e6, bytes_per_s=1e10, hbm_per_byte=2.0)
+    result = run(graph, kernels, {1: transfer}, topology=cluster(name=name))
+    assert result.times[0].end_ps[-4:].tolist() == [
+        round(us * US) for us in (100, 200, 300 + wait_us, 400 + wait_us)
+    ]
+
+
 def test_memory_bound_kernel_gets_what_the_communication_leaves():
     # 3. 335 MB, 100 us alone; the transfer moves 0.3 TB/s and costs 2 HBM bytes a byte: 335e6 / 2.75e12.
     transfer = C(channels=0, volume=1e9, bytes_per_s=0.3e12, hbm_per_byte=2.0)

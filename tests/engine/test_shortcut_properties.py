@@ -97,11 +97,12 @@ def test_shortcuts_change_nothing(monkeypatch):
     @given(
         layer, layer, st.integers(2, 4), shorter, st.sampled_from([(2, 1), (2, 2), (4, 1)]),
         st.sampled_from([2, 30]), st.sampled_from(["0us", "4us", "60us"]), st.sampled_from(SETTINGS[1:]),
+        st.sampled_from(["h100-8", "a100-8"]),
     )  # fmt: skip
-    def play(forward, backward, layers, short, degrees, message_mb, launch, setting):
+    def play(forward, backward, layers, short, degrees, message_mb, launch, setting, cluster):
         graph = pipeline(forward, backward, layers, short, *degrees, message_mb)
         hardware = {**TWO_NODES, "gpu.launch_overhead_s": launch}
-        job = Job(graph, load_cluster("h100-8", hardware), cost=TableCost(KERNELS))
+        job = Job(graph, load_cluster(cluster, hardware), cost=TableCost(KERNELS))
         ours, default = job.play(**setting).result, job.play().result
         assert not differences(ours, default, setting), setting
         seen.update(["jobs", *used(job, default.engine_events)])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from simcore.engine.rank import Rank
 from simcore.engine.rendezvous import Communicator
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.shortcuts.cells import num_ops
-from simcore.network.flow import Flow
+from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FluidNetwork
 
 if TYPE_CHECKING:
@@ -70,18 +69,12 @@ class DisturbedError(Exception):
     """Somebody outside would be held up: what happens then is no matter of the cell alone."""
 
 
-#: Stands for a flow that has nothing to do with the cell but draws HBM.
-_OUTSIDE: Final = CollectivePlan(
-    "outside", 0, (), "none", "Simple", 0, 0, 0, 0, 0, 0.0, math.inf, 1.0, (), 0
-)  # fmt: skip
-
-
 class Apart(FluidNetwork):
     """The links of one rank's cells, where nobody else is."""
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
         """See :class:`simcore.network.flow.Network`.  DisturbedError for a flow of others."""
-        if flow.plan is _OUTSIDE:
+        if flow.plan is OUTSIDE:
             raise DisturbedError
         super().limit(flow, member, cap)
 
@@ -142,10 +135,10 @@ class Playing:
         self._sizes = [len(stream) for stream in cell.items]
         gpu = self._gpu = Gpu(
             clock, lab.network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
-            execution=lab.execution,
+            execution=lab.execution, fence_ps=rank.gpu.fence_ps,
         )  # fmt: skip
         gpu.sms.held, draws = share
-        self._others = [Flow(clock, _OUTSIDE, ()) for _ in draws]
+        self._others = [Flow(clock, OUTSIDE, ()) for _ in draws]
         gpu.draws.update(zip(self._others, draws, strict=True))
         bound, self._number_of = lab.bound(rank, signature, cell)
         self._rank = _Soloist(rank, _tape_of(rank.tape, cell), gpu, clock, bound)
@@ -203,7 +196,7 @@ def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
         gpu.sms.release(number)
     elif kind == DRAWN:
         if number == len(flows):
-            flows.append(Flow(gpu.clock, _OUTSIDE, ()))
+            flows.append(Flow(gpu.clock, OUTSIDE, ()))
         gpu.draw_changed(flows[number], actual, desired)
     elif kind == ENDED:
         gpu.draw_ended(flows[number])

@@ -92,11 +92,12 @@ class _Run(Execution):
         """Times of the kernels with a constant share of the GPU (remembered on the sequence)."""
         timing = self._kernels.timings.get(environment)
         if timing is None:
-            sms, hbm = environment
+            sms, hbm, fence_ps = environment
             durations = []
             for demand in self._kernels.demand:
                 kernel = self.kernel = RunningKernel(self._gpu.num_sms, *demand)
-                self.take_sms(sms, self._gpu.num_sms - sms)
+                self.start_ps = self._since = self._fence_ps = 0
+                self.take_sms(sms, self._gpu.num_sms - sms, fence_ps)
                 durations.append(round(kernel.fixed_left + self._book(min(self.hbm_wish, hbm))))
             self.kernel = None
             timing = self._kernels.remember(environment, durations)
@@ -141,7 +142,7 @@ class _Run(Execution):
             self.set(start)
             return
         self._begin(start)
-        sms, hbm = self._environment
-        self.take_sms(sms, self._gpu.num_sms - sms)
+        sms, hbm, fence_ps = self._environment
+        self.take_sms(sms, self._gpu.num_sms - sms, fence_ps)
         self._book(min(self.hbm_wish, hbm))
         super().settle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,19 +13,24 @@ from simcore.apps.replay.alone import STREAMING, Streaming, demand_alone
 from simcore.apps.studies.contention.pairs import Neighbour
 from simcore.clock import Clock
 from simcore.collectives import NcclPlanner
+from simcore.collectives.plan import CollectivePlan
 from simcore.engine.execution import Execution
 from simcore.engine.gpu import Gpu
 from simcore.engine.kernel import RunningKernel
 from simcore.engine.sequence import Demand, KernelSequence
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, Topology
-from simcore.hardware.sm import ThreadBlock
+from simcore.hardware.sm import ThreadBlock, fence_ps
 from simcore.hardware.specs import GpuSpec
 from simcore.interference.features import EXCHANGES
+from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FixedNetwork
+from simcore.units import PS_PER_S
 from workloads.imports.collective_names import graph_collective
 
 FOREVER_PS: Final = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
+
+_LITTLE: Final = 1e-12  # bytes/ps of HBM: that data moves is known, not how much of it passes HBM
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,13 @@ class Physics:
     ``hardware/sm.py``.  ``last_peer``: blocks that are left of an exchange beside a kernel.  Each serves a
     peer or two and ends when their data is through, so that one that lasts waits for its last peer: beside
     SendRecv of 8 and 24 blocks grids of 96 and 320 blocks run undisturbed on an A100, where 8 SMs less would
-    force another wave (docs/contention.md).  The others are those of :class:`Streaming` and
-    :class:`RunningKernel`.
+    force another wave (docs/contention.md).  ``fences``: kernels wait for writes under way, see Note [Fences]
+    there.  The others are those of :class:`Streaming` and :class:`RunningKernel`.
     """
 
     partners: bool = True
     last_peer: int = 1
+    fences: bool = True
     saturating: float = STREAMING.saturating
     prefetching: float = STREAMING.prefetching
     in_common: float = RunningKernel.in_common
@@ -91,7 +97,9 @@ class Beside:
 
     def time_ps(self, physics: Physics = PHYSICS) -> int:
         """How long the kernel lasts beside its neighbours."""
-        held = [Holding(one.begin_ps, one.end_ps, self.sms(one, physics)) for one in self.neighbours]
+        held = [
+            Holding(one.begin_ps, one.end_ps, self.sms(one, physics), one.moves_ps) for one in self.neighbours
+        ]
         return time_beside(self.channels.gpu, self.demand(physics), self.alone_ps, held, physics)
 
 
@@ -106,7 +114,7 @@ class Channels:
         self._planner = NcclPlanner(Topology(cluster))
         self._num_gpus = cluster.num_gpus
         self._limit = cluster.gpu.num_sms - 1
-        self._known: dict[tuple[str, int, int], int] = {}
+        self._known: dict[tuple[str, int, int], CollectivePlan | None] = {}
 
     def of(self, collective: str, blocks: int, num_bytes: int, group_size: int, last_peer: int) -> int:
         """SMs that a communication kernel holds, an exchange at most ``last_peer`` blocks; 0: not known."""
@@ -115,16 +123,33 @@ class Channels:
         size = min(group_size, self._num_gpus)
         if size < 2 or num_bytes <= 0:
             return 0
+        plan = self._plan(collective, num_bytes, size)
+        return self._sms(plan.channels) if plan is not None else 0
+
+    def moving(self, neighbour: Neighbour) -> Neighbour:
+        """With the time from which on its data moves: the last of a collective, which begins when all ranks
+        are there, for as long as NCCL takes; all of an exchange, whose peers come one by one, and of what
+        has no recorded size.
+        """
+        size = min(neighbour.group_size, self._num_gpus)
+        plan = None
+        if neighbour.collective not in EXCHANGES and size > 1 and neighbour.num_bytes > 0:
+            plan = self._plan(neighbour.collective, neighbour.num_bytes, size)
+        if plan is None:
+            return replace(neighbour, moves_ps=neighbour.begin_ps)
+        moves = round(plan.volume_bytes / plan.rate_cap_bytes_per_s * PS_PER_S)
+        return replace(neighbour, moves_ps=max(neighbour.begin_ps, neighbour.end_ps - moves))
+
+    def _plan(self, collective: str, num_bytes: int, size: int) -> CollectivePlan | None:
+        """What NCCL would do; None where it cannot."""
         key = collective, num_bytes, size
-        found = self._known.get(key)
-        if found is None:
+        if key not in self._known:
             try:
-                plan = self._planner.plan(graph_collective(collective), num_bytes, tuple(range(size)))
-                found = plan.channels
+                kind = graph_collective(collective)
+                self._known[key] = self._planner.plan(kind, num_bytes, tuple(range(size)))
             except InputError:
-                found = 0
-            self._known[key] = found
-        return self._sms(found)
+                self._known[key] = None
+        return self._known[key]
 
     def _sms(self, channels: int) -> int:
         return min(round(channels * self._sms_per_channel), self._limit)
@@ -132,11 +157,15 @@ class Channels:
 
 @dataclass(frozen=True)
 class Holding:
-    """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start."""
+    """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start.
+
+    Its data moves from ``moves_ps`` on.
+    """
 
     begin_ps: int
     end_ps: int
     num_sms: int
+    moves_ps: int = FOREVER_PS
 
 
 def time_beside(
@@ -151,6 +180,7 @@ def time_beside(
     device = Gpu(
         clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s,
         execution=Execution if physics == PHYSICS else physics.execution(),
+        fence_ps=fence_ps(gpu.table("sm")) if physics.fences else 0,
     )  # fmt: skip
     sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
     running: list[Execution] = []
@@ -168,8 +198,15 @@ def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, N
         yield Timeout(clock, begin)
     with gpu.sms.hold(min(gpu.num_sms, holding.num_sms)) as held:
         yield held
-        if holding.end_ps > clock.now:
-            yield Timeout(clock, holding.end_ps - clock.now)
+        moves = min(max(holding.moves_ps, clock.now), holding.end_ps)
+        if moves > clock.now:
+            yield Timeout(clock, moves - clock.now)
+        if holding.end_ps > moves:
+            flow = Flow(clock, OUTSIDE, ())
+            gpu.draw_changed(flow, 0.0, _LITTLE)
+            yield Timeout(clock, holding.end_ps - moves)
+            gpu.draw_ended(flow)
+            gpu.refresh()
 
 
 def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Execution]) -> Generator[Event, None, None]:

@@ -21,10 +21,17 @@ from simcore.apps.studies.contention.summary import within
 #: An exchange keeps all of its blocks.
 _ALL_PEERS: Final = 1 << 10
 UNKNOWN: Final = Physics(
-    partners=False, last_peer=_ALL_PEERS, saturating=1.0, prefetching=1.0, in_common=0.0, side_by_side=1.0
+    partners=False,
+    last_peer=_ALL_PEERS,
+    fences=False,
+    saturating=1.0,
+    prefetching=1.0,
+    in_common=0.0,
+    side_by_side=1.0,
 )
 _TRIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "partners": (False, True),
+    "fences": (False, True),
     "last_peer": (_ALL_PEERS, 4, 2, 1),
     "saturating": (1.0, 0.95, 0.9, 0.85, 0.8, 0.75),
     "prefetching": (1.0, 0.85, 0.7, 0.55, 0.4),
@@ -52,7 +59,8 @@ def left_out(traces: Mapping[str, Sequence[Case]]) -> dict[str, dict[str, Any]]:
         demand = beside.demand(physics)
         blocks, lost = demand[1], demand[6]
         waves = (physics.in_common, physics.side_by_side) if blocks and lost else ()
-        key = id(beside), demand, tuple(beside.sms(one, physics) for one in beside.neighbours), waves
+        held = tuple(beside.sms(one, physics) for one in beside.neighbours)
+        key = id(beside), demand, held, waves, physics.fences
         if key not in single:
             single[key] = float(beside.time_ps(physics))
         return single[key]

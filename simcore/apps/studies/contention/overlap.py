@@ -72,7 +72,15 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
         _whole(columns, "comm_bytes"), _whole(columns, "comm_group_size"),
     )  # fmt: skip
     beside = Beside(
-        alone_ps, _START_PS, kind, blocks, occupancy, launch, _moved(columns), (neighbour,), channels
+        alone_ps,
+        _START_PS,
+        kind,
+        blocks,
+        occupancy,
+        launch,
+        _moved(columns),
+        (channels.moving(neighbour),),
+        channels,
     )
     return BesideRow(
         number, columns.get("trace", ""), columns.get("quality", ""), kind, alone, recorded,

@@ -36,7 +36,8 @@ _Context = tuple[_Key, tuple[int, int], tuple[int, int]]
 class Neighbour:
     """A communication kernel beside a compute kernel; times in ps after the start of that kernel.
 
-    ``blocks`` are its thread blocks (0: not recorded), ``collective`` in the words of the graph.
+    ``blocks`` are its thread blocks (0: not recorded), ``collective`` in the words of the graph.  Its data
+    moves from ``moves_ps`` on.
     """
 
     begin_ps: int
@@ -45,6 +46,7 @@ class Neighbour:
     collective: str
     num_bytes: int
     group_size: int
+    moves_ps: int = 0
 
 
 @dataclass(frozen=True)

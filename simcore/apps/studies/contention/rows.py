@@ -153,7 +153,7 @@ def _progress(name: str) -> Callable[[int, int], None]:
 def _row(kernel: OverlappedKernel, start_ps: int, channels: Channels) -> ContentionRow:
     neighbours = tuple(
         replace(one, end_ps=FOREVER_PS) if one.end_ps >= kernel.recorded_ps else one
-        for one in kernel.neighbours
+        for one in map(channels.moving, kernel.neighbours)
     )
     beside = Beside(
         kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, kernel.block,
