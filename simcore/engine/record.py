@@ -95,7 +95,7 @@ def link_log(network: FluidNetwork, aside: tuple[IntArray, Int32Array, FloatArra
 def link_counters(log: LinkLog) -> LinkCounters:
     """Rates of all links from the rates of plans, some links at a time."""
     time, plan_of, change = log.time_ps, log.plan, log.change
-    entries = np.argsort(plan_of, kind="stable")  # log entries plan by plan
+    entries = np.argsort(plan_of, kind="stable").astype(np.int32)  # log entries plan by plan
     num_entries = np.bincount(plan_of, minlength=len(log.plans))
     first_entry = np.cumsum(num_entries) - num_entries
     num_links = [len(plan.links) for plan in log.plans]
@@ -150,25 +150,23 @@ def _steps(link: IntArray, entry: IntArray, time: IntArray, delta: FloatArray) -
 
 
 class PlanTable:
-    """Plans that ranks used, by flat op; equal choices share an array."""
+    """Plans that ranks used, by row of an op table of ``num_rows``; equal choices share an array."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows = num_rows
         self.plans: list[CollectivePlan] = []
         self._index: dict[tuple[object, ...], int] = {}
         self._columns: dict[tuple[object, ...], npt.NDArray[np.int32]] = {}
 
-    def of_rank(self, rank: Rank, is_comm: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-        """Index into ``plans`` for each flat op of a rank, -1 where it does not communicate."""
-        tape = rank.tape
+    def of_rank(self, rank: Rank) -> npt.NDArray[np.int32]:
+        """Index into ``plans`` for each row that a rank played, -1 where it does not communicate."""
         by_call = {call: self._number(plan) for call, plan in rank.calls.items()}
-        choice = (tape, *sorted((int(call.rows[0]), number) for call, number in by_call.items()))
+        choice = tuple(sorted((int(call.rows[0]), number) for call, number in by_call.items()))
         found = self._columns.get(choice)
         if found is None:
-            found = self._columns[choice] = np.full(len(tape.flat), -1, dtype=np.int32)
-            by_row = np.full(len(is_comm), -1, dtype=np.int32)
+            found = self._columns[choice] = np.full(self._num_rows, -1, dtype=np.int32)
             for call, number in by_call.items():
-                by_row[call.rows] = number
-            found[:] = by_row[tape.flat.row]
+                found[call.rows] = number
         return found
 
     def _number(self, plan: CollectivePlan) -> int:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.plan import CollectivePlan
+from simcore.graph import Graph
 from simcore.graph.ops import IntArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -25,6 +29,37 @@ class RankTimes:
     ready_ps: IntArray
     start_ps: IntArray
     end_ps: IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PlayedOut(Sequence[npt.NDArray[_T]], Generic[_T]):
+    """What rows of the op table of ``graph`` say, ``by_row`` of each class of ranks.
+
+    The column of a class, by flat op of its ``program``, is there only while somebody looks at it: rows are
+    few, flat ops many.
+    """
+
+    graph: Graph
+    program: tuple[int, ...]
+    by_row: tuple[npt.NDArray[_T], ...]
+
+    def __len__(self) -> int:
+        return len(self.program)
+
+    @overload
+    def __getitem__(self, number: int) -> npt.NDArray[_T]: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[npt.NDArray[_T]]: ...
+    def __getitem__(self, number: int | slice) -> npt.NDArray[_T] | list[npt.NDArray[_T]]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        program = self.graph.programs[self.program[number]]
+        return self.by_row[number][self.graph.flat_ops(program).row]
+
+
+def alike(columns: Sequence[npt.NDArray[_T]], rank_class: int) -> int:
+    """The same number for classes of one program whose columns are one and the same."""
+    return id(columns.by_row[rank_class] if isinstance(columns, PlayedOut) else columns[rank_class])
 
 
 @dataclass(frozen=True)
@@ -81,8 +116,8 @@ class SimulationResult:
     class_of: npt.NDArray[np.int64]
     representatives: npt.NDArray[np.int64]
     times: tuple[RankTimes, ...]
-    alone_ps: tuple[IntArray, ...]
-    plan_of: tuple[Int32Array, ...]
+    alone_ps: Sequence[IntArray]
+    plan_of: Sequence[Int32Array]
     plans: tuple[CollectivePlan, ...]
     step_ps: int
     engine_events: int

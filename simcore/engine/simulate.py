@@ -17,13 +17,12 @@ from simcore.engine.launches import host_costs
 from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters, link_log
 from simcore.engine.rendezvous import Communicators
-from simcore.engine.result import Answered, SimulationResult
+from simcore.engine.result import Answered, PlayedOut, SimulationResult
 from simcore.engine.stuck import deadlock
 from simcore.engine.tape import Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
-from simcore.graph.kinds import is_communication
 from simcore.hardware.sm import fence_ps
 from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
 from simcore.network.fluid_planner import FluidPlanner
@@ -230,9 +229,12 @@ class _Played:
         # Sorting it takes several columns as long as it is: the times of all ops are made after that.
         log = link_log(self.fluid, job.aid.log()) if self.fluid is not None else None
         times = all_times(ranks, kind)
-        is_comm = is_communication(kind)
-        table = PlanTable()
-        plan_of = tuple(table.of_rank(rank, is_comm) for rank in ranks)
+        table = PlanTable(len(kind))
+        programs = tuple(job.graph.program_of_rank[parts.representatives].tolist())
+        plan_of = PlayedOut(job.graph, programs, tuple(table.of_rank(rank) for rank in ranks))
+        alone_ps: Sequence[IntArray] = tuple(rank.tape.alone_ps for rank in ranks)
+        if job.noise is None:
+            alone_ps = PlayedOut(job.graph, programs, tuple(alone_ps))
         warnings: list[str] = []
         if job.noise is not None:
             warnings.append("noise makes every rank different: nothing was folded")
@@ -248,7 +250,7 @@ class _Played:
             class_of=parts.class_of,
             representatives=parts.representatives,
             times=times,
-            alone_ps=tuple(rank.tape.alone_ps for rank in ranks),
+            alone_ps=alone_ps,
             plan_of=plan_of,
             plans=tuple(table.plans),
             step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),

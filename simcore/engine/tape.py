@@ -46,7 +46,8 @@ class Tape:
 
     ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside),
     ``kernel[p]`` its index in ``kernels`` (any for communication), ``item_of[p]`` its item, counted over all
-    streams.  ``alone_ps`` is the time alone of each flat op (0 for communication).
+    streams.  ``alone_ps`` is the time alone (0 for communication) of each row of the op table, or, of a tape
+    with noise (``is_noisy``), of each flat op.
     """
 
     program: Program
@@ -61,6 +62,7 @@ class Tape:
     kernel: Int32Array
     item_of: Int32Array
     alone_ps: IntArray
+    is_noisy: bool
     host_ops: IntArray  # flat HOST and SYNC ops
     launches: Launches
     table: ItemTable
@@ -79,7 +81,7 @@ class Tape:
 
     def alone_in_item(self) -> tuple[IntArray, IntArray]:
         """By position, when the op begins and ends after its item does, if nothing disturbs it."""
-        alone = self.alone_ps[self.order]
+        alone = self.alone_ps[self.order if self.is_noisy else self.flat.row[self.order]]
         ends = np.cumsum(alone)
         starts = ends - alone
         base = starts[self.first_op][self.item_of]
@@ -106,6 +108,7 @@ class TapeCompiler:
         self._hbm_bytes_per_s = hbm_bytes_per_s
         self._by_row = Kernels.of(demands, hbm_bytes_per_s, numbers)
         self._is_comm = is_communication(graph.ops.kind)
+        self._alone_ps = np.where(self._is_comm, 0, self._by_row.alone_ps)
         self._calls = calls_by_row(graph, self._is_comm)
         self._sequences: dict[tuple[int, int], KernelSequence] = {}
 
@@ -119,12 +122,12 @@ class TapeCompiler:
         item_at = np.full(len(rows), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
         if factor is None:
-            kernels, index = self._by_row, rows
+            kernels, index, alone = self._by_row, rows, self._alone_ps
         else:
             stretched = self._demands.take(rows).scaled(factor)
             kernels = Kernels.of(stretched, self._hbm_bytes_per_s, self._by_row.numbers)
             index = np.arange(len(rows), dtype=np.int32)
-        alone = np.where(self._is_comm[rows], 0, kernels.alone_ps[index])
+            alone = np.where(self._is_comm[rows], 0, kernels.alone_ps)
 
         segment, ops = layout.host_waits(graph, rows, launches)
         host_waits = item_at[ops]
@@ -143,7 +146,7 @@ class TapeCompiler:
         return Tape(
             program, flat, tuple(Items(maker, lo, hi) for lo, hi in pairwise(first)), layout.stream_names,
             first, layout.heads, tuple(segments), layout.order, kernels, index[layout.order], layout.item_of,
-            alone, layout.host_ops, launches, table, self._calls,
+            alone, factor is not None, layout.host_ops, launches, table, self._calls,
         )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from simcore.timeline.stored import check_order, open_table, rank_classes, read_
 if TYPE_CHECKING:
     import pandas as pd  # what pyarrow imports where a table becomes a frame
 
-_KEPT_BYTES: Final = 64 << 20
+_KEPT_BYTES: Final = 24 << 20
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,11 @@ class Timeline:
                 table = _of_resources(table, wanted)
             parts.append(table)
         return pa.concat_tables(parts).unify_dictionaries()
+
+    def let_go(self) -> None:
+        """Keep no rows, nor the memory that they were read in: something else is about to need it."""
+        self._kept.clear()
+        pa.default_memory_pool().release_unused()
 
     def digest(self) -> str:
         """SHA-256 of all ranks' times (:mod:`simcore.timeline.digest`), whatever the file's layout."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simcore.engine.result import SimulationResult
+from simcore.engine.result import SimulationResult, alike
 from simcore.files import whole_folder
 from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import Graph
@@ -144,22 +144,22 @@ def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
         members = _members(result)
         representatives = result.representatives.tolist()
         ran = [
-            (int(graph.program_of_rank[rank]), id(alone), id(plans))
-            for rank, alone, plans in zip(representatives, result.alone_ps, result.plan_of, strict=True)
+            (int(graph.program_of_rank[rank]), alike(result.alone_ps, c), alike(result.plan_of, c))
+            for c, rank in enumerate(representatives)
         ]
-        last = {alike: rank_class for rank_class, alike in enumerate(ran)}
-        for rank_class, (rank, alike) in enumerate(zip(representatives, ran, strict=True)):
-            columns = gathered.get(alike)
+        last = {key: rank_class for rank_class, key in enumerate(ran)}
+        for rank_class, (rank, key) in enumerate(zip(representatives, ran, strict=True)):
+            columns = gathered.get(key)
             if columns is None:
-                columns = gathered[alike] = ProgramColumns.gather(graph, result, rank_class)
+                columns = gathered[key] = ProgramColumns.gather(graph, result, rank_class)
             times = result.times[rank_class]
             waiting.append(columns.table(graph, rank, rank_class, times))
             digest = rank_digest(
                 columns.op_id, times.ready_ps, times.start_ps, times.end_ps, columns.alone_ps
             )
             digests += [(member, digest) for member in members[rank_class].tolist()]
-            if last[alike] == rank_class:
-                del gathered[alike]
+            if last[key] == rank_class:
+                del gathered[key]
             if sum(len(table) for table in waiting) >= _ROW_GROUP_ROWS:
                 _write_group(writer, waiting)
         # Programs share dictionaries (those of the op table), so their ranks may share a row group.

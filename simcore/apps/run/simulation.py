@@ -214,6 +214,7 @@ def run_scenario(
                 if page:
                     from simcore.report.page import PAGE_FILE, write_page
 
+                    timeline.let_go()
                     give_back_memory()
                     with stages.stage("writing the page"):
                         timeline.info = info

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -34,7 +33,8 @@ import numpy.typing as npt
 
 from simcore.clock import give_back_memory
 from simcore.engine.launches import set_host_times
-from simcore.engine.result import Answered, LinkLog, RankTimes
+from simcore.engine.record import joined
+from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
 from simcore.engine.shortcuts.repeats import shortened
 from simcore.engine.shortcuts.ties import parts_of
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from simcore.engine.shortcuts.repeats import Repeats, Shortened
     from simcore.engine.shortcuts.ties import Parts, Tie
     from simcore.graph import Graph
+    from simcore.graph.graph import Int32Array
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=np.generic)
 _NEVER = np.iinfo(np.int64).max
 _MANY_OPS: Final = 1 << 20  # some 24 MiB of times
 
@@ -81,15 +82,16 @@ class SteadyState:
         late = self.begin_ps if begin_ps is None else self.begin_ps - begin_ps
         return not any(self.parts.joining) or len(np.unique(late)) <= 1
 
-    def repeated(self, c: int, time_ps: IntArray) -> tuple[IntArray, IntArray]:
+    def repeated(self, c: int, time_ps: IntArray) -> tuple[Int32Array, Int32Array]:
         """What happens in the part of class ``c`` at ``time_ps`` (ascending), played through the periods:
         which of it, and how many of them later.
         """
         until, period = int(self.until_ps[c]), int(self.period_ps[c])
         begin, end = np.searchsorted(time_ps, [until - period, until]).tolist()
-        inside = np.arange(begin, end)
-        entry = np.concatenate([np.arange(end), np.tile(inside, self.times), np.arange(end, len(time_ps))])
-        later = np.repeat(np.arange(self.times + 2), [end, *[len(inside)] * self.times, len(time_ps) - end])
+        number = np.arange(len(time_ps), dtype=np.int32)
+        entry = np.concatenate([number[:end], np.tile(number[begin:end], self.times), number[end:]])
+        counts = [end, *[end - begin] * self.times, len(time_ps) - end]
+        later = np.repeat(np.arange(self.times + 2, dtype=np.int32), counts)
         return entry, np.minimum(later, self.times)
 
 
@@ -252,15 +254,12 @@ def whole_result(
     they are the largest columns of a run.
     """
     program_of = short.whole.program_of_rank[result.representatives].tolist()
-    given = dict(enumerate(zip(result.times, result.alone_ps, result.plan_of, strict=True)))
-    result = replace(result, times=(), alone_ps=(), plan_of=())
+    given = dict(enumerate(result.times))
+    result = replace(result, times=())
     last = -1
     hosts: dict[HostCosts, tuple[HostSchedule, HostSchedule]] = {}  # of one program at a time, as the next
     made: dict[tuple[HostCosts, RankTimes], RankTimes] = {}
-    columns: dict[tuple[int, bytes], npt.NDArray[Any]] = {}
     times: dict[int, RankTimes] = {}
-    alone: dict[int, npt.NDArray[Any]] = {}
-    plans: dict[int, npt.NDArray[Any]] = {}
     num_ops = 0
     for program, c in sorted(zip(program_of, range(len(program_of)), strict=True)):
         if program != last:
@@ -268,10 +267,10 @@ def whole_result(
                 give_back_memory()
                 num_ops = 0
             last = program
-            for of_program in (hosts, made, columns):
+            for of_program in (hosts, made):
                 of_program.clear()
         copy, costs = steady.copy[c], costs_of_class[c]
-        its_times, its_alone, its_plans = given.pop(c)
+        its_times = given.pop(c)
         origin, later = short.origin(program, copy)
         key = (costs, its_times)  # of classes that began together, then
         if key not in made:
@@ -287,22 +286,20 @@ def whole_result(
             made[key] = found
             num_ops += len(found.end_ps)
         times[c] = made[key]
-        for column, by_class in ((its_alone, alone), (its_plans, plans)):
-            of = (copy, blake2b(column.data).digest())
-            by_class[c] = columns[of] if of in columns else columns.setdefault(of, column[origin])
     return replace(
         result,
-        times=_by_class(times),
-        alone_ps=_by_class(alone),
-        plan_of=_by_class(plans),
+        times=tuple(times[c] for c in range(len(times))),
+        alone_ps=_of_whole(result.alone_ps, short.whole),
+        plan_of=_of_whole(result.plan_of, short.whole),
         step_ps=max((int(t.end_ps.max()) for t in times.values() if len(t.end_ps)), default=0),
         log=_whole_log(result.log, steady, begin_ps, ties) if result.log is not None else None,
-        answered=_answered(result, _by_class(times)),
+        answered=_answered(result, times),
     )
 
 
-def _by_class(found: Mapping[int, _T]) -> tuple[_T, ...]:
-    return tuple(found[c] for c in range(len(found)))
+def _of_whole(columns: Sequence[npt.NDArray[_T]], whole: Graph) -> PlayedOut[_T]:
+    assert isinstance(columns, PlayedOut), "a job with noise has no steady state"
+    return replace(columns, graph=whole)
 
 
 def _whole_log(
@@ -310,29 +307,30 @@ def _whole_log(
 ) -> LinkLog:
     """What happens on links in the whole job, part by part."""
     part_of = steady.parts.of_plans(ties)
-    part = np.array([part_of.get(plan, -1) for plan in log.plans], dtype=np.int64)[log.plan]
-    entries, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    part = np.array([part_of.get(plan, -1) for plan in log.plans], dtype=np.int32)[log.plan]
+    entries, times = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
     for number in np.unique(part).tolist():
-        mine = np.flatnonzero(part == number)
+        mine = np.flatnonzero(part == number).astype(np.int32)
         if number >= 0:
             began = 0 if begin_ps is None else int(begin_ps[number])
             entry, later = steady.repeated(number, log.time_ps[mine])
-            time = log.time_ps[mine][entry] + later * int(steady.period_ps[number]) - began
+            time = log.time_ps[mine][entry] + later * steady.period_ps[number] - began
+            mine = mine[entry]
         else:  # after all parts have gone through their periods
-            entry = np.arange(len(mine))
             time = log.time_ps[mine] + steady.times * int(steady.period_ps.min())
-        entries.append(mine[entry])
+        entries.append(mine)
         times.append(time)
-    entry, time = np.concatenate(entries), np.concatenate(times)
-    if len(times) > 2:
+    is_one = len(times) <= 2
+    entry, time = joined(entries), joined(times)
+    if not is_one:
         order = np.lexsort((entry, time))
         entry, time = entry[order], time[order]
     return LinkLog(time, log.plan[entry], log.change[entry], log.plans)
 
 
-def _answered(short: SimulationResult, times: Sequence[RankTimes]) -> Answered:
+def _answered(short: SimulationResult, times: Mapping[int, RankTimes]) -> Answered:
     """Who answered for the op executions of the whole job, whose classes have ``times``."""
-    sizes = np.array([len(one.end_ps) for one in times])
+    sizes = np.array([len(times[c].end_ps) for c in range(len(times))])
     total, simulated = int(sizes[short.class_of].sum()), int(sizes.sum())
     before = short.answered
     steady = simulated - (before.num_ops - before.folded)
