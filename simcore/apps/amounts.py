@@ -1,14 +1,15 @@
-"""Numbers of GPUs, tokens and days as users write them."""
+"""Numbers of GPUs, tokens, samples and days as users write them."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from simcore.errors import InputError
 
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]?)")
-_TOKENS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _TIMES: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -20,9 +21,38 @@ def numbers_of_gpus(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def tokens_of(text: str) -> float:
-    """``"15T"`` tokens.  InputError for what is no number of them."""
-    return _scaled(text, _TOKENS, "--tokens", "15T or 300B")
+@dataclass(frozen=True)
+class Amount:
+    """``number`` "tokens" or "samples" (``counted``)."""
+
+    number: float
+    counted: str
+
+    def of(self, counted: str, seq: int) -> float:
+        """The same in what a job's throughput counts; ``seq``: tokens of one of its samples.
+
+        InputError for tokens of samples that are one thing each, and samples of unknown length.
+        """
+        if self.counted == counted:
+            return self.number
+        if self.counted == "tokens":
+            raise InputError("--tokens: a sample of this model is one thing, no sequence; nearest: --samples")
+        if seq <= 0:
+            raise InputError("--samples: this workload says no length of a sample; nearest: --tokens")
+        return self.number * seq
+
+
+def amount_of(tokens: str | None, samples: str | None) -> Amount | None:
+    """What ``--tokens`` or ``--samples`` says, ``"15T"`` or ``"300M"``; None for neither.
+
+    InputError for what is no number, and for both.
+    """
+    if tokens is not None and samples is not None:
+        raise InputError("--tokens and --samples both say how much is trained: leave one out")
+    said, counted = (tokens, "tokens") if samples is None else (samples, "samples")
+    if said is None:
+        return None
+    return Amount(_scaled(said, _COUNTS, f"--{counted}", "15T or 300B"), counted)
 
 
 def seconds_of(text: str) -> float:
@@ -33,7 +63,7 @@ def seconds_of(text: str) -> float:
 def _scaled(text: str, units: dict[str, float], option: str, such_as: str) -> float:
     match = _NUMBER.fullmatch(text.strip())
     unit = match[2] if match else ""
-    known = unit.upper() if option == "--tokens" else unit.lower()
+    known = unit.lower() if units is _TIMES else unit.upper()
     if match is None or known not in units or not float(match[1]):
         raise InputError(f"{option} {text!r}: expected a number such as {such_as}")
     return float(match[1]) * units[known]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore import tables
+from simcore.apps.amounts import Amount
 from simcore.errors import InputError, nearest
 from simcore.hardware import ClusterSpec, cluster_names, gpu_names, load_gpu
 from simcore.tables import Each, Plain, Text
@@ -89,16 +90,17 @@ class RunCost:
         return found
 
 
-def cost_of_run(info: RunInfo, per_s: float, amount: float, prices: str | None) -> RunCost:
-    """Of a run that trains ``per_s`` tokens or samples a second; ``prices`` as :func:`read_prices` has them.
+def cost_of_run(info: RunInfo, per_s: float, amount: Amount, prices: str | None) -> RunCost:
+    """Of a run whose throughput is ``per_s``; ``prices`` as :func:`read_prices` has them.
 
-    InputError for prices without the run's GPU, and a run without tokens or samples.
+    InputError for prices without the run's GPU, a run that says neither tokens nor samples, and tokens of
+    one that has samples only.
     """
     if per_s <= 0:
-        raise InputError("--tokens: this workload says no tokens or samples of a step")
-    seconds = amount / per_s
+        raise InputError(f"--{amount.counted}: this workload says no tokens or samples of a step")
+    seconds = amount.of(info.workload.counted, info.workload.seq_len) / per_s
     gpu_hours = seconds * info.workload.world_size / _S_PER_HOUR
-    found = RunCost(amount, info.workload.counted, gpu_hours, seconds / _S_PER_HOUR / 24)
+    found = RunCost(amount.number, amount.counted, gpu_hours, seconds / _S_PER_HOUR / 24)
     if prices is None:
         return found
     cluster, gpu = str(info.cluster.get("name", "")), dict(info.cluster.get("gpu", {})).get("name", "")

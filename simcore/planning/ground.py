@@ -53,6 +53,11 @@ class Ground:
         return "samples" if self.base.training.seq == 1 else "tokens"
 
     @property
+    def length(self) -> tuple[str, int]:
+        """What throughput counts, and tokens of a sample."""
+        return self.counted, self.base.training.seq
+
+    @property
     def counted_short(self) -> str:
         """The same in three letters."""
         return "smp" if self.counted == "samples" else "tok"

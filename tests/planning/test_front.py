@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from simcore.apps.amounts import numbers_of_gpus, seconds_of, tokens_of
+from simcore.apps.amounts import Amount, amount_of, numbers_of_gpus, seconds_of
 from simcore.apps.plan.asking import OBJECTIVES, checked_objective, clusters_asked
 from simcore.apps.plan.command import plan
 from simcore.apps.plan.front import Front, Size, marked
@@ -16,7 +16,11 @@ from simcore.errors import InputError
 
 def test_amounts_are_as_users_write_them():
     assert numbers_of_gpus("512, 64,64") == [64, 512]
-    assert (tokens_of("15T"), tokens_of("1.5b"), tokens_of("7")) == (15e12, 1.5e9, 7.0)
+    assert [amount_of(said, None) for said in ("15T", "1.5b", "7")] == [
+        Amount(number, "tokens") for number in (15e12, 1.5e9, 7.0)
+    ]
+    assert amount_of(None, "4.2B") == Amount(4.2e9, "samples")
+    assert amount_of(None, None) is None
     assert (seconds_of("2d"), seconds_of("1.5h"), seconds_of("30m")) == (172_800.0, 5400.0, 1800.0)
 
 
@@ -28,8 +32,23 @@ def test_what_is_no_number_of_gpus_is_refused(text):
 
 @pytest.mark.parametrize("text", ["", "T", "0T", "1e12", "15X", "-1T", "nan"])
 def test_what_is_no_number_of_tokens_is_refused(text):
-    with pytest.raises(InputError, match="--tokens"):
-        tokens_of(text)
+    for option, said in (("--tokens", (text, None)), ("--samples", (None, text))):
+        with pytest.raises(InputError, match=option):
+            amount_of(*said)
+
+
+def test_an_amount_is_what_the_job_counts():
+    # 1,000 samples of 4,096 tokens; a recommender's samples are one thing each and have no tokens.
+    assert Amount(1000, "samples").of("tokens", 4096) == 4_096_000
+    assert Amount(1000, "samples").of("samples", 1) == Amount(1000, "tokens").of("tokens", 4096) == 1000
+    for amount, counted, seq, told in (
+        (Amount(1, "tokens"), "samples", 1, "nearest: --samples"),
+        (Amount(1, "samples"), "tokens", 0, "nearest: --tokens"),
+    ):
+        with pytest.raises(InputError, match=told):
+            amount.of(counted, seq)
+    with pytest.raises(InputError, match="leave one out"):
+        amount_of("1T", "1B")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +63,7 @@ def test_what_is_no_number_of_tokens_is_refused(text):
 )
 def test_options_that_contradict_each_other_are_refused(cluster, gpus, gpu, more, named):
     with pytest.raises(InputError, match=named):
-        clusters_asked(cluster, gpus, gpu, **{"deadline": None, "tokens": None, "tornado": False, **more})
+        clusters_asked(cluster, gpus, gpu, **{"deadline": None, "amount": None, "tornado": False, **more})
 
 
 def size(gpus: int, tokens_per_s: float, per_million: float | None = None) -> Size:

@@ -108,9 +108,11 @@ class SimulatedRun(ShownAsTables):
         ``prices``: a TOML file, or a list that comes along ("aws", "azure", "gcp"): also their cost.
         InputError for prices without this run's GPU.
         """
+        from simcore.apps.amounts import Amount
         from simcore.apps.prices import cost_of_run
 
-        return cost_of_run(self.info, self.analysis.throughput.tokens_per_s, amount, prices)
+        counted = Amount(amount, self.info.workload.counted)
+        return cost_of_run(self.info, self.analysis.throughput.tokens_per_s, counted, prices)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``run_sim.py --json`` prints."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from simcore.apps.amounts import numbers_of_gpus
+from simcore.apps.amounts import Amount, numbers_of_gpus
 from simcore.apps.run.scenario import SECTIONS, resolve_scenario
 from simcore.apps.run.settings import split_pairs
 from simcore.apps.run.simulation import setup_of
@@ -59,7 +59,7 @@ def clusters_asked(
     gpu: str | None,
     *,
     deadline: str | None,
-    tokens: str | None,
+    amount: Amount | None,
     tornado: bool,
 ) -> list[str | None]:
     """Clusters to plan for, the smallest first.  InputError for options that contradict each other.
@@ -70,8 +70,8 @@ def clusters_asked(
         raise InputError("--cluster says how many GPUs there are: it goes without --gpus and --gpu")
     if gpu and not gpus:
         raise InputError("--gpu needs --gpus: how many")
-    if deadline and not tokens:
-        raise InputError("--deadline needs --tokens: of what it is the end")
+    if deadline and amount is None:
+        raise InputError("--deadline needs --tokens or --samples: of what it is the end")
     if not gpus:
         return [cluster]
     families = dict.fromkeys(word.strip() for word in (gpu or _FAMILY).split(","))

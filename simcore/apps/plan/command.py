@@ -30,8 +30,14 @@ def plan(
     tokens: Annotated[
         str | None, typer.Option(metavar="15T", help="Also say how long so many tokens take.")
     ] = None,
+    samples: Annotated[
+        str | None, typer.Option(metavar="4.2B", help="Also say how long so many samples take.")
+    ] = None,
     deadline: Annotated[
-        str | None, typer.Option(metavar="60d", help="Say the fewest of --gpus that train --tokens by then.")
+        str | None,
+        typer.Option(
+            metavar="60d", help="Say the fewest of --gpus that train --tokens or --samples by then."
+        ),
     ] = None,
     objective: Annotated[
         str,
@@ -95,7 +101,7 @@ def plan(
     import sys
     import time
 
-    from simcore.apps.amounts import seconds_of, tokens_of
+    from simcore.apps.amounts import amount_of, seconds_of
     from simcore.apps.errors import INTERRUPTED
     from simcore.apps.plan.answer import Answer, answered
     from simcore.apps.plan.asking import PlanRequest, asked, checked_limits, checked_objective, clusters_asked
@@ -120,9 +126,9 @@ def plan(
     began = time.perf_counter()
     checked_limits(gap, budget, spare)
     checked_objective(objective, priced=prices is not None)
-    all_tokens = None if tokens is None else tokens_of(tokens)
+    amount = amount_of(tokens, samples)
     deadline_s = None if deadline is None else seconds_of(deadline)
-    clusters = clusters_asked(cluster, gpus, gpu, deadline=deadline, tokens=tokens, tornado=tornado)
+    clusters = clusters_asked(cluster, gpus, gpu, deadline=deadline, amount=amount, tornado=tornado)
     requests: list[PlanRequest] = []
     batch = global_batch
     for name in reversed(clusters):  # the most GPUs first: a batch that is not said is theirs
@@ -134,6 +140,8 @@ def plan(
             say_launch(ask.launch)
         batch = ask.question.ground.base.training.global_batch
         requests.insert(0, ask)
+        if amount is not None:
+            amount.of(*ask.question.ground.length)  # what cannot be is known at once
     hardware = [ask.question.cluster for ask in requests]
     priced = None if prices is None else read_prices(prices, hardware)
     if priced is not None:
@@ -160,7 +168,7 @@ def plan(
         if answers[0].planned.interrupted:
             break
     shaken = sensitivity(ask, answers[0].planned, answers[0].ranked) if tornado and answers[0].best else None
-    sizes = front(answers, all_tokens, deadline_s, objective, priced)
+    sizes = front(answers, amount, deadline_s, objective, priced)
     drawn = [draw(answer, sizes) for answer in answers if answer.best]
     wall_s = time.perf_counter() - began
     if as_json:
@@ -175,7 +183,7 @@ def plan(
             lines += answer.lines(priced)
         lines += [""] if len(clusters) > 1 else []
         lines += shaken.lines() if shaken is not None else []
-        lines += sizes.lines() if len(clusters) > 1 or tokens else []
+        lines += sizes.lines() if len(clusters) > 1 or amount else []
         lines += [priced.line()] if priced is not None else []
         print(in_columns(lines))
         written = [TRIALS, *([PICTURE] if any(drawn) else [])]

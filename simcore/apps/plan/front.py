@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from simcore.apps.amounts import Amount
 from simcore.apps.plan.answer import Answer
 from simcore.apps.plan.fronts import non_dominated
 from simcore.apps.prices import PriceList
@@ -141,12 +142,15 @@ class Front:
 
 def front(
     answers: Sequence[Answer],
-    tokens: float | None,
+    amount: Amount | None,
     deadline_s: float | None,
     objective: str = "time",
     prices: PriceList | None = None,
 ) -> Front:
-    """Of answers on ascending numbers of GPUs; those on which nothing fits are left out."""
+    """Of answers on ascending numbers of GPUs; those on which nothing fits are left out.
+
+    ``amount``: what is to be trained on.
+    """
     sizes: list[Size] = []
     for answer in answers:
         if not answer.told:
@@ -163,7 +167,7 @@ def front(
                 step_s=best.step_s,
                 tokens_per_s=speed,
                 gap=search.certificate(answer.ranked[0]).gap,
-                tokens=tokens,
+                tokens=None if amount is None else amount.of(*question.ground.length),
                 per_million=None if prices is None else prices.per_million_tokens(cluster, speed),
             )
         )

@@ -138,14 +138,17 @@ def run_sim(
     ] = False,
     tokens: Annotated[
         str | None,
-        typer.Option(
-            metavar="15T", help="Also: GPU-hours of so many tokens, or samples of a model that counts those."
-        ),
+        typer.Option(metavar="15T", help="Also: GPU-hours of so many tokens."),
+    ] = None,
+    samples: Annotated[
+        str | None,
+        typer.Option(metavar="4.2B", help="Also: GPU-hours of so many samples."),
     ] = None,
     prices: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|aws|azure|gcp", help="With --tokens: and what they cost (docs/planning.md)."
+            metavar="FILE|aws|azure|gcp",
+            help="With --tokens or --samples: and what they cost (docs/planning.md).",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
@@ -155,7 +158,7 @@ def run_sim(
     import json
     import time
 
-    from simcore.apps.amounts import tokens_of
+    from simcore.apps.amounts import amount_of
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.apps.run.loading import chosen_interference, schedule_text
@@ -164,9 +167,9 @@ def run_sim(
     from simcore.errors import InputError
 
     began = time.perf_counter()
-    if prices and not tokens:
-        raise InputError("--prices needs --tokens: of what it is the price, such as --tokens 1T")
-    amount = None if tokens is None else tokens_of(tokens)
+    amount = amount_of(tokens, samples)
+    if prices and amount is None:
+        raise InputError("--prices needs --tokens or --samples: of what it is the price, such as --tokens 1T")
     stages = StageTimer()
     learned = chosen_interference(interference)
     scenario = resolve_scenario(
@@ -191,6 +194,12 @@ def run_sim(
         lines, answer = memory_answer(scenario, snapshot=memory_snapshot, picture=memory_picture)
         print(json.dumps(answer) if as_json else "\n".join(lines))
         return
+    if amount is not None:
+        from simcore.apps.run.loading import loaded_cluster
+
+        _, job = loaded_cluster(scenario)
+        if job is not None:  # what cannot be is known before the run
+            amount.of("samples" if job.training.seq == 1 else "tokens", job.training.seq)
     if prices:
         from simcore.apps.prices import read_prices
         from simcore.hardware import load_cluster
