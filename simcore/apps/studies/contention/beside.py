@@ -123,7 +123,7 @@ class Channels:
         size = min(group_size, self._num_gpus)
         if size < 2 or num_bytes <= 0:
             return 0
-        plan = self._plan(collective, num_bytes, size)
+        plan = self.plan(collective, num_bytes, size)
         return self._sms(plan.channels) if plan is not None else 0
 
     def moving(self, neighbour: Neighbour) -> Neighbour:
@@ -134,14 +134,14 @@ class Channels:
         size = min(neighbour.group_size, self._num_gpus)
         plan = None
         if neighbour.collective not in EXCHANGES and size > 1 and neighbour.num_bytes > 0:
-            plan = self._plan(neighbour.collective, neighbour.num_bytes, size)
+            plan = self.plan(neighbour.collective, neighbour.num_bytes, size)
         if plan is None:
             return replace(neighbour, moves_ps=neighbour.begin_ps)
         moves = round(plan.volume_bytes / plan.rate_cap_bytes_per_s * PS_PER_S)
         return replace(neighbour, moves_ps=max(neighbour.begin_ps, neighbour.end_ps - moves))
 
-    def _plan(self, collective: str, num_bytes: int, size: int) -> CollectivePlan | None:
-        """What NCCL would do; None where it cannot."""
+    def plan(self, collective: str, num_bytes: int, size: int) -> CollectivePlan | None:
+        """What NCCL would do among so many GPUs; None where it cannot."""
         key = collective, num_bytes, size
         if key not in self._known:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from simcore.apps.replay.alone import shortest_ps
 from simcore.apps.replay.levels import recorded_cluster
 from simcore.apps.studies.contention.beside import FOREVER_PS, Beside, Channels
 from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
+from simcore.apps.studies.contention.transfers import transfers
 from simcore.engine.sequence import Demand
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec
@@ -70,12 +72,16 @@ class BesideRow:
 
 @dataclass(frozen=True)
 class TraceRows:
-    """The rows of one trace set, by what name it is shown, and the pairs that they come from."""
+    """The rows of one trace set, by what name it is shown, and the pairs that they come from.
+
+    ``transfers`` are the trace's collectives alone and beside compute.
+    """
 
     trace: str
     gpu: GpuSpec
     rows: tuple[ContentionRow, ...]
     pairs: Pairs
+    transfers: tuple[dict[str, Any], ...] = ()
 
     def training_rows(self) -> list[TrainingRow]:
         """What a learned predictor is trained on."""
@@ -108,7 +114,7 @@ def trace_rows(
         rows.append(_row(kernel, start, channels))
         if progress is not None:
             progress(done + 1, len(pairs.kernels))
-    return TraceRows(trace, cluster.gpu, tuple(rows), pairs)
+    return TraceRows(trace, cluster.gpu, tuple(rows), pairs, tuple(transfers(job, channels)))
 
 
 def read_trace_sets(

@@ -147,6 +147,7 @@ def _trace_object(
         "bands": band,
         "step_effect": {name: step_effect(trace, times) for name, times in models.items()},
         "steps": steps,
+        "transfers": list(trace.transfers),
         "rows": [
             {
                 "rank": row.kernel.rank, "step": row.kernel.step, "name": row.kernel.name[:80],

@@ -223,6 +223,14 @@ def _trace_lines(trace: Mapping[str, Any]) -> list[str]:
                 f"  all compute time, {name}: communication adds {effect['recorded_added']:.2%} recorded,"
                 f" {effect['predicted_added']:.2%} predicted; error {effect['compute_error']:+.2%}"
             )
+    if trace["transfers"]:
+        lines.append("  collectives, from when the last rank comes (us): alone, beside compute, NCCL alone")
+    for row in trace["transfers"]:
+        alone, beside, predicted = (_us(row[name]) for name in ("alone_us", "beside_us", "predicted_us"))
+        lines.append(
+            f"  {row['collective']:16}{row['bytes']:>12} bytes{row['ranks']:>4} ranks"
+            f"{row['alone']:>4} x{alone:>8}{row['beside']:>4} x{beside:>8}{predicted:>9}"
+        )
     for step in trace["steps"]:
         if "error" in step:
             lines.append(f"  steps: {step['error']}")
@@ -233,6 +241,10 @@ def _trace_lines(trace: Mapping[str, Any]) -> list[str]:
                 f" {predicted * 1e3:.2f} ms predicted ({predicted / recorded - 1:+.1%})"
             )
     return lines
+
+
+def _us(time: float | None) -> str:
+    return f"{time:.1f}" if time is not None else "-"
 
 
 def _shares(shares: Sequence[float]) -> str:
