@@ -182,6 +182,9 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     assert study["learned"].startswith("none: 1 overlapped kernels")
     (trace,) = study["traces"]
     gemm, add = trace["rows"]
+    assert [(row["id"], row["alone_us"], row["recorded_us"]) for row in (gemm, add)] == [
+        (0, 100.0, 130.0), (1, 50.0, 60.0)
+    ]  # fmt: skip
     # The shortest kernel alone, 50 us, is taken for the start cost up to a launch's 8 us.  1080 blocks, 8 an
     # SM: 864 and 216 alone, 672 and 408 beside.  216 blocks are 2 an SM and half of a half of all slots, 408
     # are 5 of 8 an SM and 408 / 432 of it.

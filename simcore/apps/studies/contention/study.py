@@ -150,7 +150,7 @@ def _trace_object(
         "transfers": list(trace.transfers),
         "rows": [
             {
-                "rank": row.kernel.rank, "step": row.kernel.step, "name": row.kernel.name[:80],
+                "id": i, "rank": row.kernel.rank, "step": row.kernel.step, "name": row.kernel.name[:80],
                 "class": row.kernel.category, "blocks": row.kernel.blocks, "sms_held": round(row.sms, 2),
                 "alone_us": row.kernel.alone_ps / 1e6, "recorded_us": row.kernel.recorded_ps / 1e6,
                 "predicted_us": row.predicted_ps / 1e6,
