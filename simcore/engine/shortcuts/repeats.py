@@ -57,15 +57,15 @@ class Shortened:
         return op, later[of_op]
 
 
-def shortened(graph: Graph) -> Shortened | None:
-    """``graph`` with :data:`KEPT` repetitions, None where that saves too little."""
+def shortened(graph: Graph, kept: int = KEPT) -> Shortened | None:
+    """``graph`` with ``kept`` repetitions, None where that saves too little."""
     found: list[Repeats] = []
     for program in graph.programs:
         repeats = _repeats(program)
         if repeats is None or (found and found[0].microbatches != repeats.microbatches):
             return None
         found.append(repeats)
-    left_out = min((repeats.copies for repeats in found), default=0) - KEPT
+    left_out = min((repeats.copies for repeats in found), default=0) - kept
     if left_out < 1:
         return None
     size = np.diff(graph.template_start)

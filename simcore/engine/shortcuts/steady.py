@@ -18,6 +18,9 @@ Note [Steady state]
     whole job is worked out afterwards; where that is not when it did, shifted, the launch must have
     held up nothing, neither in the shortened job nor in the whole one.
 
+    Ranks that settle one after the other may all be steady, but not yet for a period in common when the
+    repetitions end.  How many more that takes is known then, and the job is shortened once more, by less.
+
     Without a steady state, or with launches that matter, there is no result, and the whole job has to be
     simulated.
 """
@@ -36,7 +39,7 @@ from simcore.engine.launches import set_host_times
 from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
-from simcore.engine.shortcuts.repeats import shortened
+from simcore.engine.shortcuts.repeats import KEPT, shortened
 from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
 from simcore.graph.kinds import is_on_host
@@ -109,6 +112,14 @@ class _Steady:
     until_ps: int
 
 
+class SettledLateError(Exception):
+    """All ranks are steady at the end of the repetitions, and with ``more`` of them would be long enough."""
+
+    def __init__(self, more: int) -> None:
+        super().__init__(more)
+        self.more = more
+
+
 def repeated(
     graph: Graph, play: Play, host_costs_of: Callable[[IntArray], Sequence[HostCosts]]
 ) -> SimulationResult | None:
@@ -117,19 +128,26 @@ def repeated(
     ``host_costs_of``: what launches cost the hosts of some ranks.
     """
     short = shortened(graph)
-    if short is None:
-        return None
     begin: IntArray | None = None
-    events = 0
+    events, more = 0, 0
     while True:
+        if short is None:
+            return None
         try:
             result, ties = play(short.graph, begin)
         except SimcoreError:  # the whole job says it in its own words
             return None
-        found = steady_state(short, result, ties)
+        events += result.engine_events
+        try:
+            found = steady_state(short, result, ties)
+        except SettledLateError as late:
+            if more or begin is not None:
+                return None
+            more = late.more
+            short = shortened(graph, KEPT + more)
+            continue
         if found is None:
             return None
-        events += result.engine_events
         if found.is_in_step(begin):
             break
         if begin is not None:
@@ -145,7 +163,10 @@ def repeated(
 def steady_state(
     short: Shortened, result: SimulationResult, ties: Sequence[Sequence[Tie]]
 ) -> SteadyState | None:
-    """The steady state of a shortened job whose classes have ``ties``, None where there is none."""
+    """The steady state of a shortened job whose classes have ``ties``, None where there is none.
+
+    Errors: SettledLateError.
+    """
     graph = short.graph
     program_of = graph.program_of_rank[result.representatives].tolist()
     known: dict[tuple[int, RankTimes], _Steady | None] = {}
@@ -176,8 +197,10 @@ def steady_state(
     np.maximum.at(since, parts.of_class, [one.since_ps for one in steady])
     np.minimum.at(until, parts.of_class, [one.until_ps for one in steady])
     since, until = since[parts.of_class], until[parts.of_class]
-    if (period != period[parts.of_class]).any() or (until - period <= since).any():
+    if (period != period[parts.of_class]).any():
         return None
+    if (until - period <= since).any():  # what is left out is behind that: it would only begin later
+        raise SettledLateError(int(((since - until) // period).max()) + 2)
     on_gpu = {program: _on_gpu(graph, program) for program in set(program_of)}
     checked: set[tuple[RankTimes, int, int]] = set()
     for c, (program, times) in enumerate(zip(program_of, result.times, strict=True)):
