@@ -337,7 +337,9 @@ def _whole_log(
         if number >= 0:
             began = 0 if begin_ps is None else int(begin_ps[number])
             entry, later = steady.repeated(number, log.time_ps[mine])
-            time = log.time_ps[mine][entry] + later * steady.period_ps[number] - began
+            # As 64 bits: numpy 1 multiplies 32 bits by a number in 32.
+            shift = np.multiply(later, steady.period_ps[number], dtype=np.int64)
+            time = log.time_ps[mine][entry] + shift - began
             mine = mine[entry]
         else:  # after all parts have gone through their periods
             time = log.time_ps[mine] + steady.times * int(steady.period_ps.min())
