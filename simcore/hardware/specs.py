@@ -5,9 +5,11 @@ Fields are keys of hardware_profiles/*.toml, and annotations say what a file may
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Final
 
 from simcore.errors import InputError
@@ -209,6 +211,20 @@ class ClusterSpec:
     def gpus_per_domain(self) -> int:
         """GPUs that NVLink (or what stands for it) joins, in one node or several."""
         return self.gpus_per_node * self.nodes_per_domain
+
+    @cached_property
+    def ranks_per_domain(self) -> int:
+        """The greatest r of which every rank is a multiple at which another NVLink domain begins.
+
+        Groups of consecutive ranks stay inside domains where their size divides it.
+        """
+        if self.placement == "round_robin":
+            return self.gpus_per_domain if self.num_nodes == self.nodes_per_domain else 1
+        if self.placement == "linear":
+            return self.gpus_per_domain
+        domains = [gpu // self.gpus_per_domain for gpu in self.placed_gpus]
+        begins = [rank for rank, (one, other) in enumerate(pairwise(domains), 1) if one != other]
+        return math.gcd(*begins) or self.gpus_per_domain
 
     @property
     def nvswitch_bytes_per_s(self) -> float:

@@ -67,7 +67,7 @@ class Question:
         return complete(
             self.content, self.where, overrides={**self.overrides, **of_job}, folder=self.folder,
             num_gpus=self.cluster.num_placed, generation=self.cluster.gpu.generation,
-            domain_gpus=self.cluster.gpus_per_domain,
+            domain_gpus=self.hardware(settings).ranks_per_domain,
         )  # fmt: skip
 
     def hardware(self, settings: Settings) -> ClusterSpec:

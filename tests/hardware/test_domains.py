@@ -79,6 +79,22 @@ def test_ranks_are_placed_by_domain() -> None:
         racks.gpu_of_rank(128)
 
 
+@pytest.mark.parametrize(
+    ("name", "placement", "ranks"),
+    [
+        ("gb200-144", "linear", 72),
+        ("gb200-144", "domains:48", 48),
+        ("gb200-144", "round_robin", 1),
+        ("gb200-72", "round_robin", 72),
+        # 24 ranks of the first rack, 36 of the second, so that one begins at rank 24 and one at rank 60.
+        ("gb200-216", "nodes:0,1,2,3,4,5,18,19,20,21,22,23,24,25,26,36", 12),
+        ("h100-16", "linear", 8),
+    ],
+)
+def test_groups_of_ranks_stay_in_a_domain_where_they_divide_it(name: str, placement: str, ranks: int) -> None:
+    assert placed_on(load_cluster(name), placement).ranks_per_domain == ranks
+
+
 def _step_s(placed: ClusterSpec, *, fold: bool) -> float:
     said = {
         "model": {

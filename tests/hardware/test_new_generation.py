@@ -1,8 +1,16 @@
-"""A GPU of a generation that nobody described before: the two TOML files of docs/extend, no code."""
+"""A GPU of a generation that nobody described before: TOML files, no code."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +75,59 @@ def test_a_misspelt_generation_is_no_new_one(tmp_path: Path, generation: str, wo
 def test_a_name_near_a_known_one_is_new_once_it_says_what_it_is_like(tmp_path: Path) -> None:
     write(tmp_path, GPU.replace('generation = "xanadu"', 'generation = "hopper2"\nlike = "hopper"'))
     assert load_gpu(str(tmp_path / "gpu.toml")).table("cost") == "hopper"
+
+
+def _with_tables_of_its_own(folder: Path, **changes: float) -> None:
+    """A copy of the project's data under ``folder`` with a generation "xanadu", complete and all of it TOML.
+
+    ``changes``: constants of its products.
+    """
+    data = folder / "hardware_profiles"
+    shutil.copytree(resources.files("hardware_profiles"), data, ignore=shutil.ignore_patterns("__pycache__"))
+    for kind in ("cost", "nccl", "tuner", "sm"):
+        table = (data / kind / "blackwell.toml").read_text(encoding="utf-8")
+        (data / kind / "xanadu.toml").write_text(table.replace('"blackwell"', '"xanadu"'), encoding="utf-8")
+    cost = data / "cost" / "xanadu.toml"
+    for name, value in changes.items():
+        text = cost.read_text(encoding="utf-8")
+        changed, times = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text, count=1)
+        assert times == 1
+        cost.write_text(changed, encoding="utf-8")
+    die = (data / "die" / "gb100.toml").read_text(encoding="utf-8").partition("[boards")[0]
+    (data / "die" / "kublai.toml").write_text(die.replace('"b200-sxm"', '"x1"'), encoding="utf-8")
+    gpu = GPU.replace('generation = "xanadu"', 'generation = "xanadu"\ndie = "kublai"')
+    (data / "gpu" / "x1.toml").write_text(gpu, encoding="utf-8")
+    # Sixteen trays of four in one NVLink domain: what joins GPUs is data, too.
+    trays = CLUSTER.replace('"gpu.toml"', '"x1"').replace("value = 2, unit", "value = 16, unit", 1)
+    trays = trays.replace("value = 8, unit", "value = 4, unit")
+    trays += 'nodes_per_domain = { value = 16, unit = "count", source = "plan" }\n'
+    (data / "cluster" / "pod.toml").write_text(trays, encoding="utf-8")
+
+
+def _asked(folder: Path) -> dict[str, Any]:
+    """A step of two layers over 64 GPUs of the folder's "pod", asked of the project's unchanged code."""
+    words = ["llama3-8b", "--cluster", "pod-64", "--json", "--no-perfetto", "--out", str(folder / "run")]
+    for said in ("model.layers=2", "parallel.tp=8", "training.global_batch=8", "training.seq=8192"):
+        words += ["--set", said]
+    code = str(Path(__file__).parents[2])
+    ran = subprocess.run(
+        [sys.executable, "-m", "simcore", "run-sim", *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": code}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    told: dict[str, Any] = json.loads(ran.stdout)
+    return told
+
+
+def test_a_generation_with_tables_of_its_own_is_toml_alone(tmp_path: Path) -> None:
+    steps = []
+    for efficiency in (0.78, 0.39):
+        folder = tmp_path / f"{efficiency}"
+        folder.mkdir()
+        _with_tables_of_its_own(folder, efficiency=efficiency)
+        told = _asked(folder)
+        assert told["gpus"] == 64 and any(text.startswith("X1: its clock") for text in told["warnings"])
+        assert not any("has no constants" in text for text in told["warnings"]), told["warnings"]
+        steps.append(told["step_time_s"])
+    # Products are most of the step, and their tables' rate alone has halved.
+    assert 1.2 < steps[1] / steps[0] < 2

@@ -133,7 +133,7 @@ def complete(
     names lie in ``folder`` where it is given, those that ``overrides`` name anywhere.
     ``chosen``: what of it somebody has chosen already where it was left open.
     What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``, of which NVLink
-    joins ``domain_gpus``.
+    joins ``domain_gpus``: ranks from 0 on, as many after them, and so on.
     Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
     """
     said = {section: _section(content, section, where) for section in SECTIONS}

@@ -20,6 +20,7 @@ from workloads.jobs.strategies import (
     what_goes_with_shards,
     words_of_the_job,
 )
+from workloads.models.check import nearest_divisors
 from workloads.models.local import NARROW
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP, MOMENTS
@@ -221,14 +222,18 @@ def overlap_of_experts(draft: Draft) -> None:
 
 def overlap_of_tensor_parallelism(draft: Draft) -> None:
     """Exchanges are split beside products only under sequence parallelism, by buffers of one domain."""
-    tp = draft.parallel.tp
-    if draft.training.tp_overlap and tp > draft.domain_gpus:
+    tp, joins = draft.parallel.tp, draft.domain_gpus
+    if draft.training.tp_overlap and draft.num_gpus > joins and joins % tp:
         # TransformerEngine initialize_ub and torch's symmetric memory: peers write into each other's memory.
-        joined = f"NVLink joins {draft.domain_gpus} GPUs"
+        joined = f"NVLink joins {joins} GPUs"
+        if tp < joins:
+            first = joins // tp * tp
+            joined += f" of which ranks {first} to {first + tp - 1}, a group of tp={tp}, have {joins - first}"
         if draft.is_said("training.tp_overlap"):
+            near = [f"tp={degree}" for degree in nearest_divisors(joins, tp) if degree]
             raise InputError(
                 f"{draft.where}: training.tp_overlap=True with tp={tp}: user buffers lie within one NVLink"
-                f" domain, and {joined}; nearest: tp={draft.domain_gpus}"
+                f" domain, and {joined}; nearest: {' or '.join(near)}"
             )
         draft.assume("training.tp_overlap", False, f"user buffers lie within one NVLink domain, and {joined}")
     if draft.training.tp_overlap and not draft.parallel.sequence_parallel:

@@ -84,7 +84,7 @@ class DescribedJob:
             chosen = usual_strategy(asked)
         job = complete(
             self.content, self.where, overrides=self.overrides, num_gpus=cluster.num_placed,
-            generation=cluster.gpu.generation, domain_gpus=cluster.gpus_per_domain, folder=self.folder,
+            generation=cluster.gpu.generation, domain_gpus=cluster.ranks_per_domain, folder=self.folder,
             chosen=chosen,
         )  # fmt: skip
         return job if self.launch is None else self.launch.told(job)
