@@ -38,7 +38,8 @@ _DIRECT = (
 #: In the names of kernels that communicate.
 _KERNELS = re.compile(rf"nccl|rccl|mscclkernel|mscclpp|nvshmem|{_EXPERTS}|{_DIRECT}", re.IGNORECASE)
 #: Calls of a library as PyTorch notes them, inside its own: "nccl:_all_gather_base".
-LIBRARY_CALLS = ("nccl:", "rccl:", "record_param_comms")
+LIBRARY_ANNOTATIONS = ("nccl:", "rccl:")
+LIBRARY_CALLS = (*LIBRARY_ANNOTATIONS, "record_param_comms")
 #: PyTorch's own calls: "c10d::allreduce_".
 FRAMEWORK_CALLS = "c10d::"
 _ISSUES = re.compile(rf"{FRAMEWORK_CALLS}|{'|'.join(LIBRARY_CALLS)}|_c10d_functional::(?!wait)")

@@ -68,7 +68,10 @@ class HostColumns:
         self._types = Decoded(partial(self._json, key="Input type", none="null"))
 
     def take(self, events: list[TraceEvent], is_op: npt.NDArray[np.bool_]) -> None:
-        """Ops of the framework, and what programs annotate."""
+        """Ops of the framework, and what programs annotate.
+
+        PyTorch annotates NCCL's calls with the shapes of what they send ("nccl:all_to_all"): ops like others.
+        """
         called = texts([event.name for event in events], "name")
         args = args_of(events)
         try:
@@ -84,7 +87,11 @@ class HostColumns:
         says = [self._says[name] for name in called]
         for at in [at for at, word in enumerate(says) if word]:
             self._note(events[at], says[at], int(start[at]), int(end[at]), threads[at], is_op=bool(is_op[at]))
-        ops = [at for at, op in enumerate(is_op.tolist()) if op and says[at] != _IS_STEP]
+        ops = [
+            at
+            for at, op in enumerate(is_op.tolist())
+            if (says[at] != _IS_STEP if op else says[at] and issues_communication(called[at]))
+        ]
         if ops:
             columns = np.array((start, end, threads), dtype=np.int64)
             self._take_ops([called[at] for at in ops], [args[at] for at in ops], columns[:, ops])

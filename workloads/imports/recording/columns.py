@@ -18,7 +18,8 @@ UNKNOWN = -1
 _RANK_LIST = re.compile(r"\[\s*\d{1,18}(?:\s*,\s*\d{1,18})*\s*\]")  # all of them, not "[0, 1, ..., 63]"
 _ELEMENT_BYTES = {
     "float": 4, "float32": 4, "int": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8,
-    "long": 8, "long int": 8, "byte": 1, "unsigned char": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
+    "long": 8, "long int": 8, "int32": 4, "int64": 8, "byte": 1, "unsigned char": 1, "char": 1,
+    "bool": 1, "int8": 1, "uint8": 1,
 }  # fmt: skip
 
 

@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.kinds import SEND_RECV
+from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
 from workloads.imports.recording.columns import CollectiveMeta
 from workloads.imports.recording.rank_ops import RankOps
 
 _Kernel = tuple[int, int]  # index of the rank in the set, op of its RankOps
 _OVERLAP = 0.75  # share of the shorter recording's calls that the longer one must have too
+_EXCHANGES = (SEND_RECV.name, ALL_TO_ALL.name)
 _MOST_SHIFTED = 64  # calls by which the recording of one rank may begin earlier than another's
 
 
@@ -38,6 +40,11 @@ class CallSeries:
     op: list[int]
     what: list[tuple[str, int]]
     sequence: list[int] | None
+
+    @property
+    def alike(self) -> tuple[tuple[str, int], ...]:
+        """What all ranks say of the calls: in an exchange each has a size of its own."""
+        return tuple((kind, 0 if kind in _EXCHANGES else num_bytes) for kind, num_bytes in self.what)
 
 
 @dataclass(frozen=True)
@@ -110,9 +117,9 @@ def _series(ops: RankOps, number: int, without: set[int]) -> dict[tuple[object, 
             [op for op, _, _ in rows], [what for _, what, _ in rows], sequence if known else None
         )
         if len(key) == 1:  # a stream: told by what it carries
-            key = _free(("communication stream", False, tuple(series.what)), found)
+            key = _free(("communication stream", False, series.alike), found)
         elif not key[1]:  # a name that several groups may have
-            key = _free((key[0], False, tuple(series.what)), found)
+            key = _free((key[0], False, series.alike), found)
         found[key] = series
     return found
 
@@ -195,7 +202,7 @@ def _begin(one: RankOps, ours: CallSeries, other: RankOps, theirs: CallSeries) -
             slice(max(0, begin), len(theirs.op) + begin),
             slice(max(0, -begin), len(ours.op) - begin),
         )
-        if len(ours.what[mine]) < enough or ours.what[mine] != theirs.what[others]:
+        if len(ours.op[mine]) < enough or ours.alike[mine] != theirs.alike[others]:
             continue
         best = min(best or (np.inf, 0), (spread(ours_end[mine] - theirs_end[others]), begin))
     return best[1] if best is not None else None

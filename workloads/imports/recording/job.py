@@ -20,6 +20,7 @@ from workloads.imports.recording.columns import GpuRecording
 from workloads.imports.recording.graph import RecordedRank, build_graph
 from workloads.imports.recording.host import host_blocks, host_threads
 from workloads.imports.recording.launches import host_order, launch_latency, launch_times
+from workloads.imports.recording.library_calls import with_library_calls
 from workloads.imports.recording.rank_ops import RankOps, rank_ops
 from workloads.imports.recording.recorded_ops import imported_rank_of
 from workloads.imports.recording.waits import find_waits
@@ -43,7 +44,9 @@ def import_recordings(
     Errors: InputError for a bad file, two recordings of one rank, or nothing left to replay.
     """
     by_file, skipped = read_each(
-        sources, lambda source: [rank_ops(trace) for trace in read(source)], skip_bad=skip_bad
+        sources,
+        lambda source: [with_library_calls(rank_ops(trace)) for trace in read(source)],
+        skip_bad=skip_bad,
     )
     unordered = [ops for found in by_file for ops in found]
     _check_copies([ops.trace for ops in unordered])
