@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from simcore.errors import InputError, nearest
 from simcore.outside import read_text, toml_document
+from simcore.records import dataclass
 from simcore.units import Number
 
 #: Tables of fewer keys are spelt out in messages.

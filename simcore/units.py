@@ -10,11 +10,11 @@ double nearest to 2.8e-6.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 PS_PER_NS: Final = 1_000
 PS_PER_US: Final = 1_000_000

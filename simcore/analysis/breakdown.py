@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from simcore.analysis.intervals import Intervals
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ Times are means over the ranks of each run, so that runs of different numbers of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simcore.analysis.breakdown import Breakdown
 from simcore.analysis.critical_path import CriticalPath, critical_path
 from simcore.analysis.step import StepAnalysis, analyse
 from simcore.analysis.totals import Key, Total
+from simcore.records import dataclass
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from simcore.analysis.intervals import IntArray
 from simcore.analysis.totals import Key, Total
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
+from simcore.records import dataclass
 from simcore.timeline.reader import RankRows, Timeline
 
 #: What the path is found by, and what is asked of the ops on it.

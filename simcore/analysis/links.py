@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from simcore.analysis.totals import Totals
 from simcore.errors import InputError
 from simcore.graph.arrow import values_of
 from simcore.graph.kinds import COMMUNICATION_KINDS
+from simcore.records import dataclass
 from simcore.timeline.reader import Timeline
 from simcore.timeline.schema import COUNTERS, COUNTERS_FILE
 from simcore.timeline.stored import open_table, read_group

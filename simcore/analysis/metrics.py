@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from simcore.records import dataclass
 from simcore.timeline.info import RunInfo
 from simcore.units import s_from_ps
 

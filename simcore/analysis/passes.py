@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from simcore.analysis.intervals import IntArray
 from simcore.analysis.waterfall import communication_by_axis
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
+from simcore.records import dataclass
 from simcore.timeline.reader import RankRows
 
 BoolArray = npt.NDArray[np.bool_]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from simcore.analysis.breakdown import (
     Breakdown,
@@ -14,6 +13,7 @@ from simcore.analysis.intervals import Intervals
 from simcore.analysis.metrics import Throughput, throughput
 from simcore.analysis.totals import Key, Total, Totals
 from simcore.analysis.waterfall import RankWork, Waterfall, parts_of, waterfall_of
+from simcore.records import dataclass
 from simcore.timeline.reader import Timeline
 from simcore.units import s_from_ps
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simcore.records import dataclass
 from simcore.timeline.reader import RankRows
 
 Key = tuple[str, ...]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from simcore.analysis.intervals import IntArray, Intervals
 from simcore.analysis.totals import told_apart
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
+from simcore.records import dataclass
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import RankRows
 from simcore.units import PS_PER_S

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]?)")
 _COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: What runs ``run_sim`` alone; its arguments follow.
 RUN_SIM: Final = ("-c", "from simcore.apps.process import alone; alone('simcore.apps.run.run_sim:run_sim')")

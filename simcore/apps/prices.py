@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from simcore import tables
 from simcore.apps.amounts import Amount
 from simcore.errors import InputError, nearest
 from simcore.hardware import ClusterSpec, cluster_names, gpu_names, load_gpu
+from simcore.records import dataclass
 from simcore.tables import Each, Plain, Text
 from simcore.timeline import RunInfo
 

@@ -8,13 +8,13 @@ that the wires can feed, duplicates fast ones so that one block need not fill a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives.kinds import Collective
 from simcore.collectives.protocols import Protocol
 from simcore.collectives.ring_search import NodeRings
 from simcore.collectives.tuning_constants import GenerationTuning
+from simcore.records import dataclass
 
 #: The search keeps slowing its rings down while the next speed is above this share of the best so far.
 _SEARCH_DEPTH: Final = 0.49

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from simcore.collectives.decision import Decision
 from simcore.collectives.kinds import Collective
 from simcore.collectives.plan import CollectivePlan, LinkUses
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.units import PS_PER_S, ps_from_s
 
 #: A day: a step with a slower collective comes from a mistyped bandwidth, and overflows 64 bits of ps soon.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from simcore.collectives import tuner
@@ -14,6 +14,7 @@ from simcore.collectives.timing import GenerationTiming
 from simcore.collectives.tuning_constants import GenerationTuning, release_of, tuning_of
 from simcore.elementary import log1p
 from simcore.hardware.specs import ClusterSpec
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

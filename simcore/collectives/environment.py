@@ -7,11 +7,11 @@ its virtual machines to set, decides algorithms and chunks as much as the wires 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives.forced import forced_algorithms, forced_protocols
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 _NUMBERS: Final = {
     "NCCL_MIN_NCHANNELS": "min_channels",

@@ -8,12 +8,13 @@ for those that have none of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from simcore.collectives.kinds import COLLECTIVES
 from simcore.collectives.protocols import PROTOCOLS
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 #: Algorithms that NCCL_ALGO may force, and one for all_to_all that NCCL itself does not have.
 ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree", "pat", "hierarchical")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -20,6 +19,7 @@ from simcore.collectives.ring_search import NodeRings, disjoint_paths, find_ring
 from simcore.errors import InputError
 from simcore.hardware.node import NodeLinks
 from simcore.hardware.topology import Topology
+from simcore.records import dataclass
 
 #: Rings over several nodes: no more than this many different ones.
 _MAX_JOINED: Final = 48

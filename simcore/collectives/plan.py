@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol, overload
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.kinds import Collective, kind_of
+from simcore.records import dataclass
 
 #: Channels of one launch, as far as a message does not have more of its own: those of a communicator's
 #: send/recv (src/include/device.h, MAXCHANNELS of the releases that the profiles run).

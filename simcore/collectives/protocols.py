@@ -9,11 +9,11 @@ Facts are NCCL's (src/include/device.h, src/init.cc and src/enqueue.cc of 2.2x):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives.kinds import Collective
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from simcore.units import KIB, MIB
 
 #: Slots of a connection's buffer; a rank may run this many steps ahead of its receiver.

@@ -12,12 +12,12 @@ Note [Ring search]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from simcore.elementary import plain_sum
 from simcore.hardware.node import NodeLinks, Way
+from simcore.records import dataclass
 
 _MAX_RINGS: Final = 16
 _MAX_STEPS: Final = 20_000

@@ -36,11 +36,11 @@ are, what error is left, and what it is on a source that the fit has not seen.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from simcore.collectives.protocols import PROTOCOLS
+from simcore.records import dataclass
 from simcore.tables import Positive, PositiveShare, Sourced, keys_of, load_named, read
 
 

@@ -6,8 +6,9 @@ Each tree carries half of the data, so that every member forwards the same amoun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
+
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ not offered: it needs switches that add (SHARP), which no cluster profile has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives import tuning_constants as table
@@ -16,6 +15,7 @@ from simcore.collectives.kinds import Collective
 from simcore.collectives.loads import NVLS_HEADS
 from simcore.collectives.protocols import LL128, PROTOCOLS
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: NVSwitch reductions are set up for more than two GPUs of a node (src/transport/nvls.cc, ncclNvlsInit).
 _NVLS_MIN_LOCAL_RANKS: Final = 3

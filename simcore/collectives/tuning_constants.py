@@ -10,11 +10,11 @@ LL128, Simple.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.tables import TEXT, Maybe, Positive, Rows, Sourced, keys_of, load_named
 
 PROTOCOL_ORDER: Final = ("LL", "LL128", "Simple")

@@ -28,7 +28,6 @@ bytes per clock and SM: the same guide, shared memory (32 banks of 4 bytes).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +36,7 @@ from simcore.cost.kernel import Context, KernelShape, Work, formula, numel
 from simcore.cost.parameters import AttentionParameters
 from simcore.errors import InputError
 from simcore.hardware.specs import GpuSpec
+from simcore.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -19,13 +19,13 @@ bytes at ``depthwise_share`` of bandwidth and instructions, ``depthwise_instruct
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from simcore.cost.gemm import CUDA_CORE_MODES, gemm_work
 from simcore.cost.kernel import Context, KernelShape, Shape, Work, formula, numel
 from simcore.cost.memory_bound import INTEGER_LANES, streaming_work, tensor_bytes, traffic_class
+from simcore.records import dataclass
 from simcore.tables import Share, keys_of, load, names
 
 

@@ -6,7 +6,7 @@ together.  Nothing else about a kernel reaches the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from simcore.errors import InputError
 from simcore.graph.kinds import is_priced
 from simcore.graph.ops import IntArray, OpKind, OpTable
+from simcore.records import dataclass
 
 #: Origins of an estimate, best first.  The last two become warnings of the run: a formula that was fitted to
 #: other GPUs (Note [Beyond fitted kernels] of ``hardware/covered.py``), and one that was fitted to none.

@@ -21,7 +21,7 @@ Every choice's time grows with m, n and k, so their minimum does too.  Math and 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from simcore.cost.kernel import ELEMENT_BYTES, Context, KernelShape, Shape, Work
 from simcore.cost.parameters import GemmParameters
 from simcore.elementary import power
 from simcore.hardware.specs import GpuSpec
+from simcore.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 

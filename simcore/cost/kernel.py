@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from simcore.cost.parameters import GenerationParameters
 from simcore.errors import InputError, nearest
 from simcore.hardware.specs import GpuSpec
 from simcore.outside import quoted
+from simcore.records import dataclass
 
 Shape = tuple[int, ...]
 _MOST_DIM = 1 << 48

@@ -8,10 +8,10 @@ Every table of a file names its ``source``; ``fitted`` says whether a fit to mea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final
 
+from simcore.records import dataclass
 from simcore.tables import Maybe, Plain, Share, Text, keys_of, load_named, read
 
 Tile = tuple[int, int]

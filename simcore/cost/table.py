@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from simcore.cost.attention import attention_shape
@@ -15,6 +15,7 @@ from simcore.cost.kernel import KernelShape, numel, parse_dtype, parse_shapes
 from simcore.elementary import exp, log
 from simcore.errors import InputError, nearest
 from simcore.outside import csv_rows, quoted
+from simcore.records import dataclass
 
 #: Time columns by name, with their unit in seconds: a table without a unit is refused.
 TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
@@ -13,6 +12,7 @@ import numpy as np
 from simcore.engine.sequence import KernelSequence
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_communication
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.cost.demand import Demands

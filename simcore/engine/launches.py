@@ -6,7 +6,6 @@ so that no more than a queue's depth of launches is outstanding, once per window
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from simcore.graph import Graph, OpKind
 from simcore.graph.graph import Int32Array
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import ps_from_s
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +14,7 @@ from simcore.graph.flatten import by_code
 from simcore.graph.graph import Int32Array
 from simcore.graph.kinds import BoolArray, is_on_host
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 Completion = tuple[int, int]  # (stream index, item number on that stream)
 

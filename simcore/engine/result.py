@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar, overload
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from simcore.collectives.plan import CollectivePlan
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 _T = TypeVar("_T", bound=np.generic)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 Demand = tuple[int, int, int, int, int, bool, int]  # arguments of RunningKernel after num_sms
 Environment = tuple[int, float, int]  # SMs, HBM bytes/ps, what each kernel waits for others' writes, ps

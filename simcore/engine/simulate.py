@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from simcore.hardware.sm import fence_ps
 from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
 from simcore.network.fluid_planner import FluidPlanner
 from simcore.network.packet import PacketSettings
+from simcore.records import dataclass
 from simcore.symmetry import Partition, Quotient, partition
 
 if TYPE_CHECKING:

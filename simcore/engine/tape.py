@@ -8,7 +8,6 @@ neither host segments nor template instances, so equal instances share what thei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +22,7 @@ from simcore.graph import FlatOps, Graph, OpKind, Program
 from simcore.graph.graph import Int32Array
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from simcore.elementary import exp_of
 from simcore.errors import InputError
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.cost.demand import CostModel

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import GraphError
 from simcore.graph.graph import FlatOps, Graph, Program
 from simcore.graph.ops import EdgeKind, IntArray, OpKind
+from simcore.records import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 

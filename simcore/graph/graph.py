@@ -8,7 +8,7 @@ model chunk of each instance.  96 microbatches cost 96 skeleton entries, not 96 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from simcore.errors import GraphError
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import EdgeTable, FreeTable, IntArray, OpTable
+from simcore.records import dataclass
 
 Int32Array = npt.NDArray[np.int32]
 

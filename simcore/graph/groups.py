@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 Dim = tuple[int, int]  # (size, stride in ranks)
 

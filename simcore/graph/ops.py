@@ -8,13 +8,14 @@ is an object per op.  The schema below is the contract between ``workloads`` (wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import GraphError
+from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simcore.graph.flatten import play_edges, resolve_edges
 from simcore.graph.graph import FlatOps, Graph
 from simcore.graph.ops import EdgeKind, IntArray, OpKind
+from simcore.records import dataclass
 
 
 def missing_waits(graph: Graph, flats: list[FlatOps]) -> list[str]:

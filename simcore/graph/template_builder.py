@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

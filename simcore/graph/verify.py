@@ -7,7 +7,6 @@ number, and members of a group must have equal numbers.  131,072 ranks cost one 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from simcore.graph.ops import IntArray, OpKind
 from simcore.graph.races import missing_waits
 from simcore.graph.size import refuse_too_large_graph
 from simcore.graph.structure import check_structure
+from simcore.records import dataclass
 
 
 class DisagreementError(GraphError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
+from simcore.records import dataclass
 from simcore.tables import Rows, load
 
 

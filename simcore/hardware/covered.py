@@ -11,11 +11,11 @@ Note [Beyond fitted kernels]
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from simcore.hardware.profiles import gpu_names, read_gpu
 from simcore.hardware.specs import GpuSpec
+from simcore.records import dataclass
 
 #: Datasheets round: a rate so little above the highest known is no other.
 _SAME = 1.02

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from simcore.hardware.specs import BANDWIDTH, CONDITIONS, LATENCY, MATH_MODES, RATIO, ClusterSpec, GpuSpec
 from simcore.hardware.sustained import Sustained
+from simcore.records import dataclass
 from simcore.tables import TEXT, Each, Listed, Maybe, Text, keys_of, names
 from simcore.units import Number
 

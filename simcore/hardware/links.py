@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 _CANONICAL: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 

@@ -14,7 +14,7 @@ Note [What NCCL's file says]
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from typing import Final
 from simcore.errors import InputError
 from simcore.hardware.wiring import PciePort, nic_ports
 from simcore.hardware.xml_tree import Element, read_xml
+from simcore.records import dataclass
 
 #: Data of one PCIe lane per GT/s of its link.
 _LANE_BYTES_PER_S: Final = 0.75e9 / 8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from simcore.errors import InputError, nearest
 from simcore.hardware.keys import CLUSTER, DIE, FROM_XML, GPU, LISTS
 from simcore.hardware.sustained import Sustained
 from simcore.outside import inside
+from simcore.records import dataclass
 from simcore.tables import Maybe, Text
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ Note [Ranges]
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.hardware.keys import CLUSTER, GPU, LINK, SUSTAINED
 from simcore.hardware.profiles import Profile, cluster_names, dies, gpu_names, read_cluster, read_gpu
+from simcore.records import dataclass
 from simcore.tables import Each, Maybe
 from simcore.units import Number
 

@@ -18,13 +18,13 @@ Note [Fences]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simcore.records import dataclass
 from simcore.tables import Plain, load_named, names
 from simcore.units import PS_PER_US
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Final
@@ -15,6 +15,7 @@ from typing import Annotated, Final
 from simcore.errors import InputError
 from simcore.hardware.sustained import Sustained
 from simcore.hardware.wiring import FABRICS, NODE_KINDS, NodeWiring
+from simcore.records import dataclass
 from simcore.tables import Each, Text, names
 from simcore.units import Number
 

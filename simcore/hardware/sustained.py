@@ -20,12 +20,13 @@ Note [Clock at the power limit]
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from simcore.elementary import power
+from simcore.records import dataclass
 from simcore.tables import load
 from simcore.units import Number
 

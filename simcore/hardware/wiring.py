@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: Values of ``ClusterSpec.intra_node``.
 NODE_KINDS: Final = ("nvswitch", "nvlink", "pcie")

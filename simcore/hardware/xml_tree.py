@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 from xml.parsers import expat
 
 from simcore.errors import InputError
 from simcore.outside import read_bytes
+from simcore.records import dataclass
 
 _MAX_DEPTH: Final = 64
 

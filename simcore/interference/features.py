@@ -8,7 +8,8 @@ know them.  What neither holds (cache hit rates, throughput counters of a profil
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from simcore.records import dataclass
 
 #: Names and order of the values that :func:`features` gives.
 FEATURES = (

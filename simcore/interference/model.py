@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from simcore.files import whole_text
 from simcore.interference.features import FEATURES, Neighbours, features
 from simcore.interference.trees import RegressionTree
 from simcore.outside import json_document, read_bytes
+from simcore.records import dataclass
 
 #: The model that comes with the project.
 DEFAULT = Path(__file__).parents[2] / "hardware_profiles" / "interference" / "recorded.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from simcore.errors import InputError
 from simcore.interference.features import FEATURES
 from simcore.interference.model import LearnedInterference
 from simcore.interference.trees import RegressionTree
+from simcore.records import dataclass
 
 #: Small trees: thousands of rows come from few distinct kernels.
 _SETTINGS: dict[str, Any] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from simcore.graph.schedules import Action
 from simcore.memory.caching import MemoryEvents
+from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
 

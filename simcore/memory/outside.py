@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from simcore.collectives.communicator import CommunicatorUse
 from simcore.hardware.specs import GpuSpec
+from simcore.records import dataclass
 from simcore.units import GIB, MIB
 
 #: Kernels of PyTorch and its libraries as they are first launched, and all of them at once (pytorch/pytorch

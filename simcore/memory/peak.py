@@ -10,13 +10,12 @@ context are part of the GPU's ``reserved_bytes``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.graph import Graph, Program
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 BLOCK_BYTES = 512
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +14,7 @@ from simcore.memory.lifetimes import (
     StageLifetimes,
     StorageHolder,
 )
+from simcore.records import dataclass
 
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 _ENDS: Final = {EMBEDDING: "the embedding", HEAD: "the head"}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from simcore.memory.caching import AllocatorSettings, MemoryEvents, play
 from simcore.memory.lifetimes import BEFORE, NO_LAYER, OPTIMIZER, StageLifetimes, StorageHolder
 from simcore.memory.peak import activations_of, peak_memory
 from simcore.memory.played import PlayedStage
+from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
 

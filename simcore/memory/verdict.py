@@ -10,9 +10,9 @@ Note [A verdict with a margin]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from simcore.records import dataclass
 from simcore.units import GIB
 
 Word = Literal["fits", "may not fit", "does not fit"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from simcore.elementary import plain_sum
 from simcore.errors import InputError
 from simcore.network.link import Link
 from simcore.network.maxmin import max_min, max_min_by_share
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.hardware import Topology

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from simcore.units import GIB, KIB, MIB, Number, format_bytes
 
 VARIABLE: Final = "SIMCORE_LIMITS"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.errors import SimcoreError
@@ -12,6 +11,7 @@ from simcore.planning.ground import PLACEMENT, Settings
 from simcore.planning.paths import Prices
 from simcore.planning.question import Question
 from simcore.planning.rough import RoughBounds
+from simcore.records import dataclass
 from simcore.run import priced, run, wired
 from workloads.jobs import Description
 from workloads.parallel.job import Job

@@ -16,12 +16,12 @@ Note [Bound]
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.graph.groups import Dim
 from simcore.graph.schedules import Action, home, neighbour, overlapped_pairs, virtual_stage
 from simcore.planning.paths import BESIDE, HOST, NEVER, Groups, Prices, TimedTemplate, alike, members
+from simcore.records import dataclass
 from workloads.models.pieces import EP_STREAM
 from workloads.parallel.actions import ends_of, is_paired, under_way, write_pass
 from workloads.parallel.emit import COMPUTE, OpWriter

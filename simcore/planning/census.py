@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from simcore.planning.appraisal import Appraised
 from simcore.planning.question import Question
 from simcore.planning.relax import more_gpus
 from simcore.planning.words import short_form
+from simcore.records import dataclass
 from simcore.units import GIB
 from workloads.jobs import Description
 from workloads.jobs.advice import peak_bytes, what_fits

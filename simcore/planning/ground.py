@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.hardware import ClusterSpec
+from simcore.records import dataclass
 from workloads.jobs import Description
 from workloads.jobs.presets import Preset
 from workloads.models.listed import KINDS, BlockModel

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from simcore.planning.ground import PLACEMENT, SearchAxis, Settings
 from simcore.planning.question import Question
 from simcore.planning.search import Search, Trial, settings_key
 from simcore.planning.space import AXES, axis_of, step_between
+from simcore.records import dataclass
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 #: Strategies that are polished, the fastest first, and simulations of each at most.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from simcore.memory import OutsideHolders
 from simcore.planning.ground import PLACEMENT, Ground, Settings
 from simcore.planning.space import FINE_KEYS
 from simcore.planning.words import fine_form, short_form
+from simcore.records import dataclass
 from simcore.run import Setup, outside_on
 from workloads.evidence.memory_misses import memory_misses
 from workloads.jobs import Description, complete

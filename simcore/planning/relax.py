@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from simcore.errors import InputError
@@ -11,6 +11,7 @@ from simcore.planning.ground import Settings
 from simcore.planning.question import Question
 from simcore.planning.space import asked_axes, candidates
 from simcore.planning.words import short_form
+from simcore.records import dataclass
 
 #: Times as many GPUs that are tried, and what splits a model further.
 _TIMES: Final = (2, 4, 8, 16, 32, 64)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simcore.planning.appraisal import Appraised, Appraiser, Simulated
@@ -20,6 +19,7 @@ from simcore.planning.census import Census
 from simcore.planning.ground import SearchAxis, Settings
 from simcore.planning.question import Question
 from simcore.planning.space import candidates
+from simcore.records import dataclass
 from simcore.units import s_from_ps
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
+from simcore.records import dataclass
 from simcore.report.event_text import Events, IntArray, integers, microseconds, numbered
 from simcore.timeline.reader import RankRows
 

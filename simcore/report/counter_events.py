@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from simcore.graph.arrow import values_of
 from simcore.graph.flatten import by_code
+from simcore.records import dataclass
 from simcore.report.event_text import Events, IntArray, microseconds, numbered
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline

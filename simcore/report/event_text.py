@@ -10,11 +10,12 @@ Note [Speed of the export]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+
+from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from simcore.files import whole_file
+from simcore.records import dataclass
 from simcore.report.arrows import Arrows
 from simcore.report.compressed import compressed
 from simcore.report.counter_events import LINKS_PID, ChosenCounters, choose_counters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from simcore.graph.passes.rewrite import Replacement, rewrite
 from simcore.graph.passes.traffic import border
 from simcore.graph.passes.variants import Value
 from simcore.graph.passes.view import GraphView
+from simcore.records import dataclass
 from simcore.registry import mistake_in
 from simcore.rules.declared import Rule
 from simcore.rules.view import Matched, RuleGraph

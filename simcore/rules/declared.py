@@ -7,7 +7,6 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from simcore.collectives.kinds import COLLECTIVES, Collective
 from simcore.collectives.kinds.own_kernel import Flow, FlowKernel
 from simcore.errors import InputError
 from simcore.outside import read_text
+from simcore.records import dataclass
 from simcore.registry import mistake_in
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -17,6 +17,7 @@ from simcore.graph import Graph, OpKind
 from simcore.graph.kinds import KIND_NAMES
 from simcore.graph.ops import OP_COLUMNS
 from simcore.graph.passes.variants import ITSELF, Value
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from simcore.graph import FlatOps, Graph
 from simcore.graph.flatten import StreamOrder
 from simcore.graph.kinds import KIND_NAMES
 from simcore.outside import found_in
+from simcore.records import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from simcore.graph import Graph, OpKind, ProcessGroup
 from simcore.graph.kinds import is_communication, is_priced
 from simcore.graph.passes.reissue import AddedWaits
 from simcore.graph.passes.variants import Change, Value
+from simcore.records import dataclass
 from simcore.rules.declared import point_to_point
 from simcore.rules.ops import POINT, OpRow, Ops, checked_columns, picoseconds
 from simcore.rules.steps import Narrowed, Pick, Steps, Words, picked, shown

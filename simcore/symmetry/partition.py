@@ -14,7 +14,6 @@ Note [Equitable partition]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.symmetry.colours import add_at, mix, refined, unique_rows
 from simcore.symmetry.fabric import Fabric
 from simcore.symmetry.relations import Relation, relations_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import LinkUse, LinkUses
 from simcore.errors import GraphError
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.symmetry.fabric import Fabric
 from simcore.symmetry.partition import Partition
 from simcore.symmetry.relations import Relation

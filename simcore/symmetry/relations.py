@@ -9,7 +9,7 @@ each other) and carried over to all instances of the pattern by array arithmetic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import LinkUses
 from simcore.graph import Graph, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.symmetry.colours import first_seen, unique_rows
 from simcore.symmetry.fabric import Fabric
 

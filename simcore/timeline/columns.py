@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import FlatOps, Graph, Int32Array, Program
 from simcore.graph.kinds import KIND_NAMES, is_communication, is_on_host, is_p2p, is_priced
 from simcore.graph.ops import IntArray, Strings
+from simcore.records import dataclass
 from simcore.timeline.schema import TIMELINE
 
 #: ``stream`` of host ops and synchronisations.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from simcore.errors import InputError
 from simcore.files import check_folder
 from simcore.graph.arrow import numbers, values_of
+from simcore.records import dataclass
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.info import RunInfo
 from simcore.timeline.schema import (

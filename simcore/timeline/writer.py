@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from simcore.files import whole_folder
 from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import Graph
 from simcore.memory import ProgramMemory, peak_memory
+from simcore.records import dataclass
 from simcore.timeline.columns import ProgramColumns
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.facts import (

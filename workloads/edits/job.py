@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from simcore.errors import InputError
 from simcore.graph import Graph, apply_kernels
 from simcore.hardware import ClusterSpec
+from simcore.records import dataclass
 from workloads.imports.recorded import ImportedRank
 
 #: Where a job came from: a profiler's recording, a traced or generated program, a log of stage times.

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from workloads.edits.job import KINDS, EditableJob, Edited
 
 

@@ -20,7 +20,7 @@ Note [Bands]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.elementary import exp, exp_of, plain_sum
+from simcore.records import dataclass
 from workloads.evidence.distance import FeatureColumns, differences
 from workloads.evidence.features import JobFeatures
 from workloads.evidence.runs import MeasuredRun, measured_runs

@@ -12,13 +12,13 @@ Note [Distance between jobs]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.elementary import log, log_of
+from simcore.records import dataclass
 from workloads.evidence.features import JobFeatures
 from workloads.evidence.runs import MeasuredRun
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final
 
+from simcore.records import dataclass
 from workloads.parallel.axis import AXES
 
 #: Libraries whose programs are traced as scripts, by the name of their package.

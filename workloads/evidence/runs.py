@@ -8,13 +8,14 @@ import csv
 import io
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from typing import Any, Final
 
 from simcore.elementary import log
 from simcore.errors import InputError
+from simcore.records import dataclass
 from workloads.evidence.features import NAMES, NUMBERS, JobFeatures
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, count
 from operator import attrgetter
 
 from simcore.elementary import log
+from simcore.records import dataclass
 from workloads.evidence.runs import MeasuredRun, measured_runs
 
 #: Siblings predicted further apart than this ratio are no neighbours: nobody asks which is faster.

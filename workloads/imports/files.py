@@ -11,13 +11,14 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from simcore.errors import InputError
 from simcore.files import MANIFEST
 from simcore.outside import VARIABLE, held_memory, json_document, limits, memory_budget, over
+from simcore.records import dataclass
 from simcore.units import MIB, format_bytes
 
 _CHUNK_BYTES = 1 << 20

@@ -22,10 +22,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from workloads.imports.files import TraceFile, head_of, trace_files
 from workloads.imports.job import ImportedJob
 

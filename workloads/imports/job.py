@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from simcore.graph import Graph
+from simcore.records import dataclass
 from workloads.imports.recorded import ImportedRank
 
 

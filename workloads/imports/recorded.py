@@ -6,13 +6,12 @@ replay is compared with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray, Strings
 from simcore.hardware.sm import ThreadBlock
+from simcore.records import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 #: A recording of more than a week is a mistake; its times must fit 64 bits of ps, with room to add some.

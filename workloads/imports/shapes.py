@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from simcore.cost.kernel import ELEMENT_BYTES
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray, Strings
+from simcore.records import dataclass
 from workloads.imports.collective_names import exchange_kind
 from workloads.imports.recorded import ImportedRank, RecordedOps, RecordedShapes
 

@@ -7,13 +7,14 @@ when its stream is free and what it waits for has ended; what the log shows beyo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simcore.graph import Graph, GraphBuilder, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray, Strings
 from simcore.graph.template_builder import OpHandle, TemplateBuilder
+from simcore.records import dataclass
 from workloads.imports.recorded import ImportedRank, RecordedOps, Step
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from typing import Any
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.units import GIB
 from workloads.jobs.complete import Description, option_of
 from workloads.jobs.presets import load_preset, preset_names

@@ -7,7 +7,7 @@ What is said comes from a YAML file, ``--set``, a Hugging Face config.json, or t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
 from simcore.outside import inside, json_document, read_text, there
+from simcore.records import dataclass
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES

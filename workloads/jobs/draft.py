@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
+from simcore.records import dataclass
 from workloads.jobs.presets import Preset
 from workloads.models.checked import checked
 from workloads.models.model import AnyModel

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from simcore.records import dataclass
 from workloads.models.fp8 import operand
 from workloads.models.local import NARROW, Shard
 from workloads.models.op_tape import Op, OpTape, TapedLaunch

@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simcore.collectives.kinds.all_to_all import TokenExchange
+from simcore.records import dataclass
 from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
 from workloads.models.local import NARROW, Shard
 from workloads.models.op_tape import OpTape, TapedLaunch

@@ -27,8 +27,9 @@ Note [fp8 across ranks]
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from simcore.records import dataclass
 from workloads.models.fp8 import operand
 from workloads.models.local import NARROW, Shard
 from workloads.models.op_tape import Op, TapedLaunch

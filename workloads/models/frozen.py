@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import (
@@ -17,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
+from simcore.records import dataclass
 from workloads.models.checked import refused
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ them activations are whole on every rank, or, with sequence parallelism, a slice
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from simcore.records import dataclass
 from workloads.models.autocast import cast_parameters, narrowed
 from workloads.models.exchange import ProductExchange, aside, beside_or_before, in_order, reorders, sums
 from workloads.models.fp8 import (

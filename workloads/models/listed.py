@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Final
 
 from pydantic import Field, SerializeAsAny, field_validator
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.registry import Registry
 from workloads.models.checked import checked
 from workloads.models.frozen import Frozen

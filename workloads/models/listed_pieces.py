@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simcore.elementary import plain_sum
+from simcore.records import dataclass
 from workloads.models.listed import KINDS, BlockModel, Passage, module_of
 from workloads.models.local import Shard
 from workloads.models.op_tape import Recompute

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 
 from simcore.outside import found_in
+from simcore.records import dataclass
 from workloads.models.op_tape import OpTape, Recompute
 from workloads.models.pieces import LayerClass
 from workloads.models.recompute import HeldOutput, RecomputeModule

@@ -15,10 +15,11 @@ Note [What backward needs]
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Literal
 
+from simcore.records import dataclass
 from workloads.models.pieces import HOST_SYNC, KernelLaunch, ModelPiece, Origins, Parameter
 from workloads.models.tensors import Tensor, compute
 

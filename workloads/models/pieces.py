@@ -7,9 +7,10 @@ which part, when it runs, and what is exchanged around it).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
+
+from simcore.records import dataclass
 
 #: What of a model has a strategy of its own.
 LayerClass = Literal["embedding", "dense", "transformer", "expert"]

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import combinations, product
 from typing import Final, Literal
 
+from simcore.records import dataclass
 from workloads.models.local import DTYPES
 from workloads.models.loss import MODULE as LOSS
 from workloads.models.pieces import KernelLaunch, ModelPiece

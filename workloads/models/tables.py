@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from simcore.records import dataclass
 from workloads.models.frozen import Frozen, Width
 from workloads.models.tensors import ELEMENT_BYTES, Tensor
 

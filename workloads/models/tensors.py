@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from simcore.collectives.kinds import kind_of
+from simcore.records import dataclass
 from workloads.models.pieces import KernelLaunch
 
 ELEMENT_BYTES = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.registry import Registry
 from workloads.models.check import nearest_divisors
 

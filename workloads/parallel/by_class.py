@@ -12,10 +12,11 @@ Note [Passes by class]
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from simcore.graph import OpHandle
+from simcore.records import dataclass
 from workloads.models.local import DTYPES
 from workloads.models.pieces import ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute

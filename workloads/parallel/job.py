@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Final, Protocol
 
+from simcore.records import dataclass
 from workloads.models.build import pieces_of
 from workloads.models.local import DTYPES, Shard, SharedClass
 from workloads.models.model import AnyModel

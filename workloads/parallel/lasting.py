@@ -22,9 +22,10 @@ Note [The step of ZeRO-1]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from simcore.memory.lifetimes import EMBEDDING, HEAD, StorageHolder
+from simcore.records import dataclass
 from workloads.models.pieces import Parameter
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk

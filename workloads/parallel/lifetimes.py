@@ -14,7 +14,7 @@ Note [Lifetimes of a stage]
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from simcore.memory.lifetimes import (
     StageLifetimes,
     StorageHolder,
 )
+from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, Storage, storages_of
 from workloads.parallel.actions import ends_of

@@ -15,7 +15,6 @@ Note [What fills a GPU]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import ge, mul
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from typing import NamedTuple
 from simcore.graph import MemoryProfile
 from simcore.graph.schedules import SCHEDULES, Action
 from simcore.graph.schedules.play import num_chunks
+from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import Pass
 from workloads.parallel.actions import ends_of

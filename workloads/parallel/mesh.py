@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from simcore.graph import GraphBuilder
 from simcore.graph.groups import Dim
+from simcore.records import dataclass
 from workloads.parallel.axis import AXES, further_axes
 from workloads.parallel.spec import ParallelSpec
 

@@ -29,13 +29,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from typing import NamedTuple
 
 from simcore.errors import InputError
 from simcore.graph.schedules import Action, Placement, Schedule, needs, neighbour, virtual_stage
 from simcore.graph.schedules.play import num_chunks
+from simcore.records import dataclass
 
 
 class Direction(NamedTuple):

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives.kinds.all_to_all import uneven
 from simcore.errors import InputError
 from simcore.popularity import rows_above, share_of_first
+from simcore.records import dataclass
 from workloads.models.tables import Exchange, HeldTable, TableSpec, TablesView, merged
 
 #: "hybrid": a row that a step asks for more often than this, for each rank, is on every rank: sums of its

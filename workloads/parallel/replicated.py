@@ -12,10 +12,11 @@ Note [Buckets]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from simcore.graph import OpHandle
+from simcore.records import dataclass
 from workloads.models.local import DTYPES
 from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute

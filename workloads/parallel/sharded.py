@@ -25,9 +25,10 @@ Note [Collectives of lists]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from simcore.graph import OpHandle
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.models.local import DTYPES
 from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simcore.errors import InputError
 from simcore.graph.schedules import home
+from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.parallel.spec import ParallelSpec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from simcore.records import dataclass
 from workloads.models.local import NARROW
 from workloads.models.lookups import STATES
 from workloads.models.pieces import ModelPiece

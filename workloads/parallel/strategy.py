@@ -11,13 +11,13 @@ Note [Two levels]
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from workloads.models.frozen import Frozen, RowsOrNone
 from workloads.models.pieces import LayerClass
 from workloads.parallel.table_plans import read_plan

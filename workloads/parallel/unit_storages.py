@@ -16,9 +16,10 @@ Note [Storages of units]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
+from simcore.records import dataclass
 from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.finish import owned_numel
 from workloads.parallel.job import Job, element_bytes

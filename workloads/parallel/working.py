@@ -11,12 +11,13 @@ Note [Passes through a chunk]
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 import numpy as np
 
 from simcore.memory.caching import BLOCK_BYTES
+from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, Pass, storages_of
 from workloads.parallel.job import Job

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+
+from simcore.records import dataclass
 
 Shape = tuple[int, ...]
 

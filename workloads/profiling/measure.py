@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from simcore.records import dataclass
 from workloads.profiling.cases import KernelCase, num_elements
 from workloads.profiling.copy_kernel import Launch
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from simcore.records import dataclass
 
 #: Receives kernels; set while a rank is traced.
 listener: KernelListener | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,6 +13,7 @@ import typer
 from simcore.apps.child import RUN_SIM, run_python
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 Row = dict[str, Any]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from simcore.apps.progress import say
+from simcore.records import dataclass
 
 _SMALL: Final = ("model.layers=4", "training.seq=2048", "training.global_batch=32")
 _DEEPER: Final = ("model.layers=16", *_SMALL[1:])

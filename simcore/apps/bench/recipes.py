@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,6 +15,7 @@ import yaml
 
 from simcore.apps.progress import say
 from simcore.errors import InputError, SimcoreError, nearest
+from simcore.records import dataclass
 
 if TYPE_CHECKING:  # --help of all commands loads this file
     from simcore.planning.question import Question

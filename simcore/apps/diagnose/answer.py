@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +20,7 @@ from simcore.apps.diagnose.measured import MeasuredStep, measured_by_log
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.simulation import run_scenario
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.timeline import RunInfo, Timeline
 from simcore.units import PS_PER_S, format_time
 

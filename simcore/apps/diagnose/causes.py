@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from simcore.analysis.waterfall import claimed
 from simcore.apps.replay.categories import CATEGORIES, MEMCPY, MEMSET, categories, category
 from simcore.errors import InputError
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
+from simcore.records import dataclass
 from simcore.timeline import Timeline
 from simcore.units import PS_PER_S, format_time
 from workloads.imports.recorded import ImportedRank, RecordedOps

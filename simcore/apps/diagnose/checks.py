@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from simcore.apps.run.loading import loaded
 from simcore.apps.run.simulation import setup_of
 from simcore.apps.run.tornado import changed_cluster
 from simcore.errors import InfeasibleError, InputError, OutOfMemoryError
+from simcore.records import dataclass
 from simcore.run import run
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from simcore.errors import InputError
 from simcore.outside import there
+from simcore.records import dataclass
 from simcore.timeline import RunInfo
 from simcore.units import GIB, PS_PER_S, format_time
 from workloads.imports.logs.training import SLOW, LoggedStep, TrainingLog, is_training_log, read_training_log

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from simcore.collectives.timing import GenerationTiming, ProtocolTiming, timing_
 from simcore.collectives.tuning_constants import tuning_of
 from simcore.errors import InputError
 from simcore.outside import printable
+from simcore.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from simcore.apps.progress import Countdown
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
 from simcore.hardware.sustained import Sustained
+from simcore.records import dataclass
 from workloads.jobs.published import Case, RunRow
 
 FloatArray = npt.NDArray[np.float64]

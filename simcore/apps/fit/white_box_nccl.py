@@ -13,7 +13,6 @@ Note [Echo's table 6]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from scipy.optimize import least_squares
 
 from simcore.collectives.protocols import LL128, tree_chunking
 from simcore.collectives.tree import double_binary_tree
+from simcore.records import dataclass
 
 FloatArray = npt.NDArray[np.float64]
 

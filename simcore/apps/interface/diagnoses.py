@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from simcore.apps.interface.jobs import JobOnCluster, load
 from simcore.apps.interface.shown import ShownAsTables
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from rich.text import Text
 from simcore.apps.interface.shown import ShownAsTables
 from simcore.apps.run.scenario import SECTIONS, Scenario, resolve_scenario
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.hardware import ClusterSpec

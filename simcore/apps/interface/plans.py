@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from simcore.apps.interface.jobs import JobOnCluster, load
 from simcore.apps.interface.shown import ShownAsTables
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

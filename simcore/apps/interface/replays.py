@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 
 from simcore.apps.interface.shown import ShownAsTables
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

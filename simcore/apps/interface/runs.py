@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from rich.console import RenderableType
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.interface.jobs import JobOnCluster, load
 from simcore.apps.interface.shown import ShownAsTables
+from simcore.records import dataclass
 from simcore.report import json_object, summary
 from simcore.timeline import RunInfo, Timeline
 from simcore.timeline.info import NearestRun, StepBand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from simcore.errors import InputError, nearest
 from simcore.hardware import load_gpu, named_board
 from simcore.hardware.sustained import sustained_throttle_s
 from simcore.outside import json_document, read_text
+from simcore.records import dataclass
 from workloads.profiling.cases import KernelCase, shapes_of
 
 COLUMNS = (

@@ -14,11 +14,11 @@ Note [Loop of calls]
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives import CollectivePlan
 from simcore.hardware import GpuSpec
+from simcore.records import dataclass
 from simcore.units import PS_PER_S, PS_PER_US
 
 #: nccl-tests, src/common.cu: how often it calls unless told (-n).

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.apps.measured.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of
@@ -21,6 +20,7 @@ from simcore.errors import InputError, nearest
 from simcore.hardware import known_clusters, named_board
 from simcore.hardware.profiles import fabric_profile
 from simcore.outside import quoted
+from simcore.records import dataclass
 
 #: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")

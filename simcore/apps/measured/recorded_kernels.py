@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from simcore.apps.replay.alone import overlapped
 from simcore.apps.replay.shapes import STRIDED, TF32_WORDS, kernel_of_call
 from simcore.cost.kernel import KernelShape
 from simcore.errors import InputError
+from simcore.records import dataclass
 from workloads.imports import import_traces
 from workloads.imports.recorded import ImportedRank
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.outside import csv_rows, quoted
+from simcore.records import dataclass
 
 Row = TypeVar("Row")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from simcore.planning.question import Question
 from simcore.planning.search import Trial
 from simcore.planning.ties import simplest_first
 from simcore.planning.usual import usual_settings
+from simcore.records import dataclass
 from simcore.units import GIB
 
 #: Strategies that get a file and a line.

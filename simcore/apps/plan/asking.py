@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from simcore.apps.amounts import Amount, numbers_of_gpus
@@ -14,6 +13,7 @@ from simcore.apps.run.simulation import setup_of
 from simcore.errors import InputError, nearest
 from simcore.hardware import cluster_names, load_cluster
 from simcore.planning.question import Question
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from workloads.jobs.launch import Launch

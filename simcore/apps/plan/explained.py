@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from simcore.apps.plan.journal import Journal
@@ -14,6 +13,7 @@ from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.workers import each
 from simcore.errors import InputError
 from simcore.planning.search import Trial
+from simcore.records import dataclass
 from workloads.evidence import LEVEL
 
 _PARTS = ("exposed_compute", "overlapped", "exposed_communication", "idle")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from simcore.apps.amounts import Amount
 from simcore.apps.plan.answer import Answer
 from simcore.apps.plan.fronts import non_dominated
 from simcore.apps.prices import PriceList
+from simcore.records import dataclass
 
 _DAY_S: Final = 86400.0
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +24,7 @@ from simcore.planning.search import Search, Trial
 from simcore.planning.space import candidates
 from simcore.planning.ties import LEVEL, complexity
 from simcore.planning.usual import usual_settings
+from simcore.records import dataclass
 from workloads.evidence import siblings
 
 #: More candidates are none that anybody waits for.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simcore.apps.plan.explained import Explained
@@ -11,6 +10,7 @@ from simcore.apps.plan.fronts import less_memory
 from simcore.apps.plan.planning import Planned
 from simcore.planning.search import Trial
 from simcore.planning.ties import LEVEL, first_is_fastest, simplicity
+from simcore.records import dataclass
 from workloads.evidence import siblings
 
 

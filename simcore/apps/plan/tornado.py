@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from simcore.apps.plan.asking import PlanRequest
@@ -18,6 +18,7 @@ from simcore.planning.appraisal import Appraiser, Simulated
 from simcore.planning.ground import Settings
 from simcore.planning.search import Trial
 from simcore.planning.space import step_between
+from simcore.records import dataclass
 
 #: Neighbours simulated, those with the lowest bounds; of the others the bound is told.
 _NEIGHBOURS: Final = 10

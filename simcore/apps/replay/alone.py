@@ -9,7 +9,6 @@ whatever runs beside it.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from simcore.engine.sequence import Demand
 from simcore.graph.ops import IntArray, OpTable
 from simcore.hardware.sm import ThreadBlock, load_sm
 from simcore.hardware.specs import GpuSpec
+from simcore.records import dataclass
 from simcore.tables import names
 from simcore.units import PS_PER_S, ps_from_s
 from workloads.imports import ImportedJob

@@ -9,10 +9,11 @@ after the chain's last op.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from simcore.apps.replay.path import PathSegment
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.imports.recorded import ImportedRank
 
 #: The entry of ops that ended later in the recording than the one that ends the replayed step.

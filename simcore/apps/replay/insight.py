@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +10,7 @@ from simcore.apps.replay.explain import Contribution, explain
 from simcore.apps.replay.path import HOST, Causes, critical_path, path_kinds
 from simcore.apps.replay.play import Replay, ReplayedStep
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import PS_PER_MS, s_from_ps
 from workloads.imports.recorded import RecordedOps
 

@@ -8,13 +8,13 @@ that ends last to the beginning of the step; every picosecond of the span is in 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from simcore.graph import EdgeKind, Graph, OpKind, program_edges
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.imports.recorded import ImportedRank
 
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, load_cluster
+from simcore.records import dataclass
 from simcore.run import Setup, run
 from simcore.units import s_from_ps
 from workloads.imports import ImportedJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from simcore.errors import InputError
 from simcore.graph import OpKind, OpRows
 from simcore.graph.ops import IntArray
 from simcore.hardware.specs import GpuSpec
+from simcore.records import dataclass
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import BoolArray, RecordedShapes
 

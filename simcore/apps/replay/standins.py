@@ -7,7 +7,7 @@ of the recorded ranks: the others are assumed to arrive together with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from simcore.collectives.kinds import COLLECTIVES
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
+from simcore.records import dataclass
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import MAX_RANKS
 from workloads.imports.shapes import collective_by_shapes

@@ -9,7 +9,6 @@ explains (data loading, the host) are taken out first: they are no straggler's d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from rich.console import Group, RenderableType
 
 from simcore.apps.replay.longest_path import LongestPaths
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.report.summary_tables import number_table
 from simcore.units import PS_PER_S, format_time, s_from_ps
 from workloads.imports import ImportedJob

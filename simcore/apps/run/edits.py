@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
@@ -12,6 +11,7 @@ from rich.text import Text
 from simcore.collectives import NcclPlanner
 from simcore.graph import Graph
 from simcore.hardware import ClusterSpec, Topology
+from simcore.records import dataclass
 from simcore.report.summary_tables import number_table
 from simcore.units import format_time, ps_from_s
 from workloads.edits import Applied, EditableJob, apply_edit, split_edits

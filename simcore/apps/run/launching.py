@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from simcore.apps.progress import say
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.units import GIB
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.timeline import RunInfo
 from simcore.timeline.schema import RUN_FILE
 from simcore.units import format_time, s_from_ps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from simcore.graph import Graph, graph_hash
 from simcore.graph.schedules import bubble_fraction, grid
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
 from simcore.memory import MemoryVerdict, ProgramMemory, parts_and_advice, peak_memory
+from simcore.records import dataclass
 from simcore.units import Number
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +13,7 @@ from simcore.engine import SimulationResult
 from simcore.graph import Graph, Program
 from simcore.memory import activations_of
 from simcore.memory.lifetimes import BEFORE, OPTIMIZER
+from simcore.records import dataclass
 from simcore.timeline.info import HeldAtPeak, MemoryPeak
 from simcore.timeline.memory_table import write_memory
 

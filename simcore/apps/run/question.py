@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from simcore.cost import MeasuredTable
 from simcore.errors import InputError
 from simcore.files import folder_name, whole_folder
 from simcore.hardware import ClusterSpec, hardware_hash
+from simcore.records import dataclass
 from simcore.timeline import RunInfo
 from simcore.timeline.schema import RUN, RUN_FILE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,6 +18,7 @@ from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER, load_cluster
 from simcore.outside import inside, read_text, there, yaml_document
+from simcore.records import dataclass
 from workloads import catalog
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from simcore.engine import Answered
 from simcore.graph import Graph, verify
 from simcore.hardware import ClusterSpec
 from simcore.memory import MemoryVerdict
+from simcore.records import dataclass
 from simcore.report import default_ranks, write_perfetto
 from simcore.run import Setup, run
 from simcore.timeline import RunInfo, Timeline, write_tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from simcore.apps.run.question import asked_of, usual_folder
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.simulation import FinishedRun, run_scenario, setup_of
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.report import json_object
 from simcore.timeline.schema import TIMELINE_FILE
 from simcore.units import s_from_ps

@@ -10,8 +10,10 @@ at one port share it equally, as ports that take turns do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
+
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

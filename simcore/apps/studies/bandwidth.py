@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +20,7 @@ import typer
 from simcore.apps.child import ask_run_sim
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 GPUS = 128
 CLUSTER = f"a100-{GPUS}"

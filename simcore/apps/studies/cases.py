@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -12,6 +12,7 @@ from simcore.collectives.planner import NcclPlanner
 from simcore.hardware.load import load_cluster
 from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Topology
+from simcore.records import dataclass
 from simcore.units import KIB, MIB, PS_PER_US, format_bytes
 
 _GPUS_PER_NODE: Final = 8

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -14,6 +13,7 @@ from simcore.apps.run.loading import loaded, loaded_cluster
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.run.simulation import setup_of
 from simcore.errors import InputError, OutOfMemoryError
+from simcore.records import dataclass
 from simcore.run import run
 
 #: What is tried of each class: a node and what lies between nodes (docs/recommendation.md).

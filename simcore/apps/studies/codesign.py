@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: Resources by the keys of their numbers.
 RESOURCES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from simcore.apps.studies.cases import PlanSequence, TrafficCase, traffic_cases
@@ -16,6 +16,7 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.network.flow import Flow, Network
 from simcore.network.fluid import fluid_network
 from simcore.network.packet import PacketNetwork, PacketSettings, program_of
+from simcore.records import dataclass
 from simcore.units import MIB, PS_PER_US
 
 #: A message is at least so many segments, unless they are the smallest there are.

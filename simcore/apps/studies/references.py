@@ -22,7 +22,7 @@ Note [ASTRA-sim]
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from simcore.apps.studies.wire import bandwidth_s
@@ -35,6 +35,7 @@ from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Topology
 from simcore.network.flow import Flow
 from simcore.network.packet import Lane, MessageProgram, PacketNetwork, PacketSettings, Send
+from simcore.records import dataclass
 from simcore.units import MIB, PS_PER_US
 
 _GPUS_PER_NODE: Final = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from simcore.apps.prices import read_prices
@@ -12,6 +11,7 @@ from simcore.apps.sweep.spec import SweepSpec
 from simcore.apps.sweep.sweeping import Swept, SweptCase
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec
+from simcore.records import dataclass
 
 _S_PER_HOUR: Final = 3600.0
 

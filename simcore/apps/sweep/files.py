@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from simcore.apps.sweep.spec import SweepSpec, Value
 from simcore.apps.sweep.sweeping import Swept
 from simcore.errors import InputError
 from simcore.files import folder_name, whole_file
+from simcore.records import dataclass
 from simcore.timeline.facts import software_versions
 
 _ROWS: Final = "cases.parquet"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
@@ -14,6 +13,7 @@ from simcore.apps.run.scenario import SECTIONS, Scenario, resolve_scenario
 from simcore.apps.run.settings import KEYS
 from simcore.errors import InputError, nearest
 from simcore.outside import inside, quoted, read_text, yaml_document
+from simcore.records import dataclass
 from workloads.jobs import sections_of
 
 #: Keys of a sweep beside those of a job's file.

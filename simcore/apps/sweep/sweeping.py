@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from simcore.apps.progress import say
@@ -19,6 +19,7 @@ from simcore.apps.sweep.spec import Said, SweepSpec
 from simcore.apps.workers import Workers
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import ClusterSpec
+from simcore.records import dataclass
 
 #: Between two lines of progress, where they are not written over each other.
 _LINES_S = 10.0

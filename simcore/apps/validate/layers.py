@@ -7,7 +7,6 @@ exchanges between tensor-parallel ranks in line or beside products, as the softw
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from simcore.graph import GraphBuilder
 from simcore.hardware import load_cluster
 from simcore.hardware.boards import boards
 from simcore.outside import quoted
+from simcore.records import dataclass
 from simcore.run import run
 from workloads.models.check import multiple
 from workloads.models.layers import layer

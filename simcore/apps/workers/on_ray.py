@@ -17,7 +17,6 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -27,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from simcore.apps.progress import say
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 Job = TypeVar("Job")
 Found = TypeVar("Found")

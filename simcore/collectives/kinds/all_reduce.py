@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -13,6 +13,7 @@ from simcore.collectives.kinds.own_kernel import Flow, OwnKernel
 from simcore.collectives.kinds.schedule import Schedule, Transfer, channel_chunks, owners_and_peers, ring
 from simcore.collectives.tree import Tree, double_binary_tree
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 
 def _ring(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from simcore.collectives.kinds.collective import Collective, register
 from simcore.collectives.kinds.own_kernel import Flow, OwnKernel
 from simcore.collectives.kinds.schedule import Generator, Schedule, Transfer, split
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 
 def _pairwise(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Final
 
 from simcore.collectives.kinds.schedule import Generator, Schedule
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from simcore.registry import Registry
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: (source, destination, bytes per byte of the collective's size).
 Flow = tuple[int, int, float]

@@ -8,8 +8,9 @@ Ranks are indices within the group; ``order`` places them on a ring.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from simcore.engine.sequence import KernelSequence
 from simcore.engine.shortcuts.cells import num_ops
 from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FluidNetwork
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call, Item

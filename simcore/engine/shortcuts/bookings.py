@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from simcore.engine.record import joined
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,7 +11,7 @@ Note [Courses]
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -31,6 +31,7 @@ from simcore.engine.shortcuts.apart import (
     Share,
     Signature,
 )
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from simcore.engine.items import Item
 from simcore.engine.sequence import KernelSequence
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.shortcuts.apart import CellTimes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from simcore.engine.launches import Launches, plan_launches
 from simcore.engine.layout import StreamLayout
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_communication, is_on_host
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.graph import Graph, Program

@@ -11,13 +11,13 @@ Note [Runs of kernels]
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simcore.engine.execution import Execution
 from simcore.engine.kernel import RunningKernel
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.execution import Processor

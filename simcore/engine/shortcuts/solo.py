@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from simcore.engine.shortcuts.cells import Cells, Patterns
 from simcore.engine.shortcuts.find_cells import find_cells
 from simcore.engine.shortcuts.span import Shared, Solo
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from simcore.clock import Movable
@@ -26,6 +26,7 @@ from simcore.engine.shortcuts.bookings import Bookings
 from simcore.engine.shortcuts.cell_times import CellBook, Course, OwnCalls
 from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern
 from simcore.engine.shortcuts.chain_times import ChainTimes, ends_well, strung
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call

@@ -28,7 +28,7 @@ Note [Steady state]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -43,6 +43,7 @@ from simcore.engine.shortcuts.repeats import KEPT, shortened
 from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
 from simcore.graph.kinds import is_on_host
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from simcore.graph.graph import Graph
 from simcore.graph.passes.match import Match
 from simcore.graph.passes.rewrite import Replacement, forward_templates
 from simcore.graph.passes.traffic import shapes_text
 from simcore.graph.passes.view import GraphView, Operand, element_bytes
+from simcore.records import dataclass
 
 _LSE_BYTES = 4  # one fp32 per row
 _PRODUCTS = frozenset({"bmm", "baddbmm"})

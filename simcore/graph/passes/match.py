@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from simcore.graph.ops import OpKind
 from simcore.graph.passes.patterns import ACCUMULATE, FusedKernel
 from simcore.graph.passes.view import GraphView
+from simcore.records import dataclass
 
 #: First letter for op names, in Unicode's private use area; the one before it matches nothing.
 _FIRST_LETTER = 0xE000

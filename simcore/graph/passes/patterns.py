@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
+
+from simcore.records import dataclass
 
 FORWARD = ("fwd", "recompute")
 BACKWARD = ("bwd",)

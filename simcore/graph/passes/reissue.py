@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from simcore.graph.ops import (
 )  # fmt: skip
 from simcore.graph.passes.rewrite import NO_OWNER, RELATIVE_OWNER
 from simcore.graph.passes.variants import ITSELF, NONE, BoolArray, Change, Layout, TemplateVariants
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

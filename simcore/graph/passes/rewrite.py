@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from simcore.graph.flatten import StreamOrder, play_edges
 from simcore.graph.graph import Graph
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpTable, Strings
+from simcore.records import dataclass
 
 RELATIVE_OWNER = 1
 NO_OWNER = 2

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from simcore.graph.passes.view import GraphView, Operand
+from simcore.records import dataclass
 
 #: Products may take the same tensor twice (a square); sums of a tensor with itself do not occur.
 _SQUARES = frozenset({"mul", "mul_", "bmm", "mm"})

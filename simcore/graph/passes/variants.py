@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Final, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simcore.graph.graph import FlatOps, Graph
 from simcore.graph.ops import OP_COLUMNS, IntArray, OpTable, Strings
+from simcore.records import dataclass
 
 BoolArray = npt.NDArray[np.bool_]
 #: A column's value, or what it is of an op, by its row.

@@ -8,13 +8,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from simcore.graph.graph import Graph
 from simcore.graph.ops import EdgeKind
+from simcore.records import dataclass
 
 Shape = tuple[int, ...]
 

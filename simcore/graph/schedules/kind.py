@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from simcore.errors import InputError, SimcoreError
 from simcore.graph.schedules.actions import Placement, Schedule
 from simcore.graph.schedules.validate import validate_schedule
+from simcore.records import dataclass
 from simcore.registry import Registry, mistake_in
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from simcore.errors import InputError
 from simcore.graph.schedules.actions import Action, Schedule
 from simcore.graph.size import refuse_too_large
+from simcore.records import dataclass
 
 
 def looped(num_stages: int, num_microbatches: int, num_chunks: int, group_size: int, *, hop: int) -> Schedule:

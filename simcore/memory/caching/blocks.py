@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.memory.caching.settings import BLOCK_BYTES, SMALL_BYTES
+from simcore.records import dataclass
 
 #: A free block's key is its size above its address: the best fit is the first key that is large enough.
 ADDRESS_BITS: Final = 48

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ from simcore.errors import InputError
 from simcore.memory.caching.allocator import CachingAllocator, DeviceFullError
 from simcore.memory.caching.blocks import Block
 from simcore.memory.caching.settings import MOST_BYTES, AllocatorSettings
+from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
 

@@ -6,10 +6,10 @@ Sources: c10/core/AllocatorConfig.h and .cpp for words, defaults and limits; ``r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 
 MIB: Final = 1 << 20
 #: All sizes are whole multiples of it (kMinBlockSize).

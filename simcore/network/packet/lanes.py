@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from simcore.collectives.kinds import Transfer, split
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import protocol_named
 from simcore.hardware.topology import Topology
+from simcore.records import dataclass
 from simcore.units import ps_from_s
 
 _START: Final = (0, 0, 0)

@@ -24,7 +24,6 @@ Note [Early hand-over]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +31,7 @@ from simpy.events import Event
 
 from simcore.clock import Clock
 from simcore.network.packet.turns import Line, Turns
+from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,11 +15,11 @@ Note [DCQCN]
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.elementary import power
 from simcore.errors import InputError
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 
 #: A rate so close to the line's is the line's: pacing it would change nothing but the number of events.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from simcore.errors import InputError, nearest
 from simcore.network.packet.roce import RoceSettings
+from simcore.records import dataclass
 from simcore.units import KIB
 
 #: Largest InfiniBand MTU, and the unit that a data-centre switch schedules (InfiniBand spec. 1.5, 4.2.4).

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program, Workload, apply_kernels
 from simcore.graph.kinds import is_communication
 from simcore.memory import peak_memory
+from simcore.records import dataclass
 from workloads.models import ModelSpec, MoeSpec
 from workloads.models.checked import checked as checked_spec
 from workloads.models.software import AttentionKernels, SoftwareSpec

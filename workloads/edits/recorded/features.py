@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 Shape = tuple[int, ...]
 _MOST = 0.8  # of the products' work that tokens and hidden size must be part of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +11,7 @@ from simcore.graph import OpKind
 from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import IntArray
 from simcore.graph.size import refuse_too_large
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernels.classes import op_classes
 from workloads.edits.kernels.edits import edited_kernels, lasting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph.kinds import is_p2p
 from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, validate_schedule
 from simcore.graph.size import refuse_too_large
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.recorded.stage_times import Part, StageTimes, regrouped
 from workloads.edits.recorded.zero_bubble import zero_bubble

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 
 _SHORTEST = 3  # kernels of a group
 _LONGEST = 4096

@@ -5,10 +5,9 @@ The source of every predicted schedule: durations are those of the log, re-cut.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from simcore.records import dataclass
 from workloads.imports.logs.pipeline_plan import PlannedAction, StagePlan
 
 _Recorded = tuple[int, int] | None

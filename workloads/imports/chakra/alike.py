@@ -18,13 +18,13 @@ import json
 import re
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.imports.chakra.read import attributes_of, read_messages
 from workloads.imports.chakra.schema import NodeType, messages
 from workloads.imports.files import TraceFile

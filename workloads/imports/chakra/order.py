@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcore.errors import InputError
@@ -12,6 +11,7 @@ from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
 from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import EdgeKind, IntArray, OpKind
+from simcore.records import dataclass
 from workloads.imports.chakra.read import ChakraNode
 
 

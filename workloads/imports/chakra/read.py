@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from sys import intern
 from typing import IO, Any
 
 from simcore.errors import InputError
 from simcore.outside import limits, over
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports.chakra.schema import MAX_MESSAGE_BYTES, NodeType, messages
 from workloads.imports.files import TraceFile, opened

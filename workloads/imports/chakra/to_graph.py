@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from simcore.collectives.kinds import kind_of
@@ -14,6 +14,7 @@ from simcore.graph.builder import GraphBuilder
 from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.outside import quoted
+from simcore.records import dataclass
 from workloads.imports.chakra.alike import Meanings, RankFile, Tails
 from workloads.imports.chakra.order import LeftAside, in_order
 from workloads.imports.chakra.read import ChakraNode, read_nodes

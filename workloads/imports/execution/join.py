@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from array import array
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.imports.collective_names import FRAMEWORK_CALLS, LIBRARY_CALLS, is_communication
 from workloads.imports.execution.read import ExecutionTrace, ObservedNode, ObservedTensor
 from workloads.imports.fields import wholes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from simcore.errors import InputError
 from simcore.outside import quoted
+from simcore.records import dataclass
 from workloads.imports.fields import WrongFieldError, entries, text, whole
 from workloads.imports.files import TraceFile
 from workloads.imports.json_events import read_events

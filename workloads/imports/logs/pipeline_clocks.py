@@ -8,10 +8,10 @@ what is left between them is the transfer (Cristian's algorithm on the pipeline'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from simcore.records import dataclass
 from workloads.imports.logs.pipeline_log import LoggedAction, StageLog
 from workloads.imports.logs.pipeline_plan import ActionKey, keys, producer
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from simcore.records import dataclass
 from simcore.units import s_from_ps
 from workloads.imports.files import TraceFile
 from workloads.imports.job import ImportedJob, ImportReport, RankReport

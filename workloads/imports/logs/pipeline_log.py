@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.graph.schedules import Action, interleaved_one_f_one_b
 from simcore.outside import quoted
+from simcore.records import dataclass
 from simcore.units import PS_PER_S
 from workloads.imports.files import TraceFile, head_of, read_each, read_object
 from workloads.imports.logs.megascan import is_megascan, read_megascan

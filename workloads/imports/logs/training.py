@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from simcore.errors import InputError
 from simcore.outside import read_text
+from simcore.records import dataclass
 from simcore.units import GIB
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

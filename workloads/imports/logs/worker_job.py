@@ -7,12 +7,12 @@ recorded order.  Sends, receives and data-parallel communication have streams of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph.ops import IntArray, Strings
+from simcore.records import dataclass
 from simcore.units import s_from_ps
 from workloads.imports.files import TraceFile, read_each
 from workloads.imports.job import ImportedJob, ImportReport, RankReport

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 from array import array
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import IntArray, Strings
 from simcore.outside import csv_rows, limits, open_parquet, over, quoted
+from simcore.records import dataclass
 from workloads.imports.files import TraceFile, read_whole
 from workloads.imports.recorded import MAX_SPAN_S
 

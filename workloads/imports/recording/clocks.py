@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports.recording.communicators import RecordedCommunicator, spread
 from workloads.imports.recording.rank_ops import RankOps

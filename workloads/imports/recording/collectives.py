@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from simcore.records import dataclass
 from simcore.units import PS_PER_MS, PS_PER_US
 from workloads.imports.recording.clocks import RecordedClock, aligned
 from workloads.imports.recording.communicators import RecordedCommunicator, communicators

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph import Graph, OpKind, ProcessGroup, Workload
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, IntArray, Strings
+from simcore.records import dataclass
 from workloads.imports.collective_names import graph_collective
 from workloads.imports.op_columns import Names, rank_templates
 from workloads.imports.recording.collectives import CoupledCollective, RankCoupling

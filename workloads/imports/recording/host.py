@@ -8,11 +8,11 @@ makes calls during the others' calls; it is a thread of its own.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports.recording.rank_ops import RankOps
 from workloads.imports.recording.waits import WAKE_PS

@@ -17,12 +17,13 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.imports.op_columns import append_renumbered, codes_of, columns_of
 from workloads.imports.recording.intervals import innermost, inside
 

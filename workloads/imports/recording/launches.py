@@ -6,11 +6,10 @@ Times of launches are kept as recorded; what a blocking call waited for is found
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports.recorded import BoolArray
 from workloads.imports.recording.host import SLOW_CALL_PS, HostBlock, HostThreads

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import PS_PER_US, format_time
 from workloads.imports.collective_names import collective_kind, is_communication
 from workloads.imports.recorded import BoolArray

@@ -12,11 +12,11 @@ contradicts (the source ended after its target started) is dropped.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports.recording.rank_ops import RankOps
 

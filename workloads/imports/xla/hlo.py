@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
+from simcore.records import dataclass
 from workloads.imports.collective_names import collective_kind
 from workloads.imports.fields import WrongFieldError, entries, text, whole
 from workloads.imports.recorded import MAX_RANKS

@@ -17,13 +17,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simcore.errors import InputError
 from simcore.outside import quoted
+from simcore.records import dataclass
 from workloads.imports.files import TraceFile, read_object
 from workloads.imports.job import ImportedJob
 from workloads.imports.op_columns import Names

@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from workloads.jobs.complete import SECTIONS, Description, complete
 from workloads.jobs.draft import Assumed
 from workloads.jobs.launch.options import Option, Said, Words, sections_of, settings_of, words_of

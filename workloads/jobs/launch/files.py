@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.outside import json_document, read_text, there, toml_document, yaml_document
+from simcore.records import dataclass
 from workloads.jobs.complete import Description
 from workloads.jobs.draft import Assumed
 from workloads.jobs.launch.deepspeed import DEEPSPEED

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from workloads.jobs.complete import Description
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.outside import csv_rows, json_document
+from simcore.records import dataclass
 from workloads.jobs.complete import Description, complete
 from workloads.jobs.launch.dialect import read_words
 from workloads.jobs.launch.megatron import MEGATRON

@@ -16,13 +16,13 @@ Note [Preset files]
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.outside import read_text
+from simcore.records import dataclass
 from simcore.tables import TEXT, Maybe, load, names, parse, read
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec

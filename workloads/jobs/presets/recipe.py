@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 from simcore.hardware import cluster_for
 from simcore.outside import csv_rows
+from simcore.records import dataclass
 from workloads.models.model import AnyModel
 from workloads.models.public import named_model
 from workloads.models.spec import ModelSpec

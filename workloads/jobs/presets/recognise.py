@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
+from simcore.records import dataclass
 from simcore.tables import TEXT, Each, Rows, Text, load
 from workloads.jobs.presets.preset import preset_names
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
+from simcore.records import dataclass
 from workloads.jobs import complete
 from workloads.jobs.presets import Preset, PublishedRecipe, load_preset, recipe_of, recognise
 from workloads.jobs.published.cluster import cluster_of

@@ -6,12 +6,12 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError
 from simcore.outside import csv_rows, quoted
+from simcore.records import dataclass
 from workloads.jobs.published.columns import as_run, counts_samples, needed_columns
 from workloads.parallel.axis import AXES, further_axes
 

@@ -7,9 +7,9 @@ that timm (github.com/huggingface/pytorch-image-models, results/) publishes for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from simcore.records import dataclass
 from simcore.registry import Registry
 from workloads.models.listed import BlockModel
 

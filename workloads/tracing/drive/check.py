@@ -6,7 +6,7 @@ import importlib.util
 import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ import typer
 
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.graph import Graph, save_graph
+from simcore.records import dataclass
 from simcore.units import format_bytes
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import cpu_s, trace

@@ -9,12 +9,12 @@ import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: Packages whose import has no effect on others: they start no thread and read no rank.
 _SHARED = frozenset({"accelerate", "deepspeed", "megatron", "peft", "torchtitan", "transformers"})

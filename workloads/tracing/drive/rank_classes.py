@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcore.records import dataclass
 from workloads.tracing.record.assemble import RankClass, RankTrace
 from workloads.tracing.record.templates import CutProgram
 

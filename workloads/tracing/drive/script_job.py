@@ -6,13 +6,13 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError
 from simcore.graph import ProcessGroup, Workload
 from simcore.graph.header import MAX_RANKS
+from simcore.records import dataclass
 from workloads.tracing.drive.framework_imports import Preparation, leading_imports
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, group_ranks
 from workloads.tracing.drive.rank_search import RankSearch

@@ -17,12 +17,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from simcore.errors import InputError
 from simcore.files import whole_text
 from simcore.outside import private_folder
+from simcore.records import dataclass
 from workloads.tracing.fake.device_selftest import CHECK, PASSED
 
 TIERS = ("ctypes", "compiled")

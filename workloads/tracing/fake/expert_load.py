@@ -10,7 +10,6 @@ Note [Load models]
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from simcore.errors import InputError
 from simcore.outside import json_document, read_text
+from simcore.records import dataclass
 
 _MAX_EXPONENT = 100
 

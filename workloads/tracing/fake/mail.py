@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pickle
-from dataclasses import dataclass
 from pathlib import Path
+
+from simcore.records import dataclass
 
 #: The target of a broadcast of objects, of one of values, and of a barrier; values to the n-th place of a
 #: group have the target ``VALUES_TO - n``.

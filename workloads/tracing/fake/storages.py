@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from simcore.records import dataclass
 
 #: Told when a storage is given other memory: (storage, bytes).
 on_resize: Callable[[torch.UntypedStorage, int], None] | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simcore.graph import EdgeTable, FreeTable, Graph, OpRows, ProcessGroup, Program, Strings, Workload
 from simcore.graph.builder import rank_ranges
 from simcore.graph.graph import MemoryProfile
+from simcore.records import dataclass
 from workloads.tracing.record.holders import Holder
 from workloads.tracing.record.recording import COLUMNS, ValueAsked
 from workloads.tracing.record.templates import CUT_COLUMNS, CutProgram, CutTemplate

@@ -12,10 +12,12 @@ Note [Captured graphs]
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
+
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from simcore.records import dataclass
 from workloads.tracing.fake.aten_ops import num_bytes, tensors_in
 
 

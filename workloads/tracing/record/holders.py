@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from simcore.graph.graph import MemoryProfile
+from simcore.records import dataclass
 from workloads.tracing.record.recording import MODULE, NAME, PHASE, Recording
 
 _SHOWN = 20

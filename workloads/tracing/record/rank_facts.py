@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from simcore.graph.graph import MemoryProfile
+from simcore.records import dataclass
 from workloads.tracing.fake.aten_ops import is_on_device
 from workloads.tracing.fake.storages import new_bytes
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from simcore.records import dataclass
 
 #: Columns that are known when an op is recorded, in the order of :attr:`RawOp.columns`.
 COLUMNS = (

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import pairwise
 
 from simcore.graph.ops import EdgeKind, OpKind
+from simcore.records import dataclass
 from workloads.tracing.record.recording import (
     IN_SHAPES,
     KIND,

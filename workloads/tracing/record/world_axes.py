@@ -5,11 +5,11 @@ pp, dp, cp, ep).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import OpKind
+from simcore.records import dataclass
 from workloads.tracing.fake.group_names import described_family
 from workloads.tracing.record.assemble import RankTrace
 from workloads.tracing.record.recording import COLUMNS, GROUP, KIND, MODULE, PHASE

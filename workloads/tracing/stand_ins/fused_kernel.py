@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from simcore.records import dataclass
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
 

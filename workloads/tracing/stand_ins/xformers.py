@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from simcore.records import dataclass
 from workloads.tracing.stand_ins.flash_attn import attention
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
 

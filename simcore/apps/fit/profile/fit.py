@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from simcore.apps.fit.profile.tables import MeasuredGpu, OverlapRow
 from simcore.errors import InputError
 from simcore.files import whole_text
 from simcore.hardware import load_gpu, named_board
+from simcore.records import dataclass
 
 _GPU_PROFILES = Path(__file__).parents[4] / "hardware_profiles" / "gpu"
 #: A product this large runs long enough for its clock to settle.

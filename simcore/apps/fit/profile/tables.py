@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simcore.cost.table import LEAST_S, MOST_S, MeasuredTable
 from simcore.errors import InputError
 from simcore.outside import csv_rows, json_document, quoted, read_text
+from simcore.records import dataclass
 
 _MOST = 1e30  # flops of a kernel, and everything else
 _MOST_BLOCKS = 1 << 31

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from simcore.apps.measured.runs.cache import StepTimes
@@ -16,6 +16,7 @@ from simcore.apps.progress import Countdown
 from simcore.apps.workers import each
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import GpuSpec, load_cluster
+from simcore.records import dataclass
 from workloads.jobs.published import (
     Band,
     Case,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from simcore.hardware.specs import GpuSpec
 from simcore.interference.features import EXCHANGES
 from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FixedNetwork
+from simcore.records import dataclass
 from simcore.units import PS_PER_S
 from workloads.imports.collective_names import graph_collective
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from simcore.apps.replay.alone import overlapped
 from simcore.apps.replay.categories import CATEGORIES, categories
 from simcore.hardware.sm import ThreadBlock
+from simcore.records import dataclass
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import ImportedRank, RecordedOps
 

@@ -7,13 +7,12 @@ kernel would take that just fills the GPU with one block per SM, the worst case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simcore.apps.replay.alone import demand_alone
 from simcore.apps.studies.contention.beside import FOREVER_PS, Holding, time_beside
 from simcore.collectives import NcclPlanner
 from simcore.hardware import Topology, load_cluster
 from simcore.hardware.sm import ThreadBlock
+from simcore.records import dataclass
 from simcore.units import MIB, PS_PER_US
 
 _LONG_PS = 1_000 * PS_PER_US

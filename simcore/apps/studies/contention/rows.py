@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from simcore.hardware.specs import GpuSpec
 from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
+from simcore.records import dataclass
 from workloads.imports import ImportedJob, import_traces
 
 #: A kernel is a training row when communication was beside it nearly all the time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from simcore.apps.studies.contention.rows import BesideRow, ContentionRow, TraceRows
 from simcore.interference import FEATURES
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 
 BOUNDS = (0.05, 0.10, 0.15)

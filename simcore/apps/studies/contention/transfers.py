@@ -7,13 +7,13 @@ which comes last is the transfer: the shortest of a group whose ranks are all re
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.apps.studies.contention.beside import Channels
+from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import ImportedRank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from simcore.files import whole_text
 from simcore.hardware.load import load_cluster
 from simcore.hardware.topology import Topology
 from simcore.network.packet import Lane, MessageProgram, PacketSettings, Send, program_of
+from simcore.records import dataclass
 from simcore.units import MIB, PS_PER_US
 
 #: What a real ns-3 said, with its version; written by :func:`record`.

@@ -12,7 +12,6 @@ import os
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from simcore.files import whole_file
 from simcore.hardware.topology import Topology
 from simcore.network.packet import MessageProgram, PacketSettings
 from simcore.outside import private_folder
+from simcore.records import dataclass
 from simcore.units import PS_PER_US, ps_from_s
 
 _DRIVER: Final = Path(__file__).with_name("driver.cc")

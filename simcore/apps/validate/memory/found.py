@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from simcore.memory import MemoryVerdict
+from simcore.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from simcore.apps.measured.runs.score import RowScore, predict_cases
 from simcore.apps.progress import Countdown
 from simcore.hardware import load_cluster
 from simcore.hardware.sustained import Sustained
+from simcore.records import dataclass
 from workloads.jobs.published import Case
 
 

@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from simcore.apps.progress import Countdown
 from simcore.apps.run.fitting import outside_of, played, verdict_of
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.hardware import load_cluster
+from simcore.records import dataclass
 from workloads.jobs.published import Band, Case, RunRow, describe
 
 #: How far a user's answer may be from the validated one, relative.

@@ -15,7 +15,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.outside import csv_rows
 from simcore.planning.ties import LEVEL, complexity
+from simcore.records import dataclass
 from simcore.run import outside_on
 from workloads.evidence import siblings
 from workloads.jobs.published import RunRow, read_run_rows

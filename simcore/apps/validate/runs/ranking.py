@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 from simcore.apps.measured.runs.cache import StepTimes
@@ -25,6 +25,7 @@ from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.score import predict_cases
 from simcore.apps.progress import Countdown
 from simcore.errors import SimcoreError
+from simcore.records import dataclass
 from workloads.jobs.published import Case
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec

@@ -6,13 +6,13 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.score import RowScore
+from simcore.records import dataclass
 
 #: A sweep needs this many rows for its order to say something.
 SMALLEST_SWEEP: Final = 4

@@ -7,7 +7,7 @@ backwards, groups of kernels between exchanges are of two kinds, and a step begi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +17,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
 from simcore.graph.kinds import PRICED
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob
 from workloads.edits.recorded.repeats import levels
 from workloads.imports.recorded import ImportedRank

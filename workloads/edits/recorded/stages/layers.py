@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from simcore.errors import InputError
 from simcore.graph import Action, Strings
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob
 from workloads.edits.recorded.repeats import WHOLE, levels
 from workloads.edits.recorded.stages.actions import RecordedAction, main_kernels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from simcore.graph import Action, gpipe, interleaved_one_f_one_b
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 from simcore.graph.schedules import Schedule
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob
 from workloads.edits.recorded.groups import Members, pattern
 from workloads.edits.recorded.stages.actions import RecordedRankStep, is_whole, rank_steps

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph.schedules import Schedule
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob, TransferPlanner
 from workloads.edits.recorded.stages.layers import Layers
 from workloads.edits.recorded.stages.pipelines import Recorded

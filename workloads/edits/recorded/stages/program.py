@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.edits.job import EditableJob
 from workloads.edits.recorded.stages.actions import RecordedAction
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 from workloads.jobs.launch.shell.tokens import MOST_WORDS, Word, end_of_bracket
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?]")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.records import dataclass
 
 #: Pieces of a word: (quote, text); quote is "", '"' or "'", or "(" where an array begins.
 Word = tuple[tuple[str, str], ...]

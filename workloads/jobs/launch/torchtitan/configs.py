@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+from simcore.records import dataclass
 from workloads.jobs.complete import Description
 from workloads.jobs.launch.options import Said, Words
 from workloads.models.public import named_model

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from simcore.errors import InputError, nearest
 from simcore.graph import Workload
 from simcore.graph.header import MAX_RANKS
+from simcore.records import dataclass
 from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport
 from workloads.tracing.drive.script_job import ScriptJob

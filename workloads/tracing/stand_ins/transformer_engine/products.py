@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from simcore.records import dataclass
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
 

@@ -7,12 +7,12 @@ gather is cast as slices, and turned once it has arrived (TransformerEngine, pyt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from simcore.records import dataclass
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
 from workloads.tracing.stand_ins.transformer_engine import quantisation

@@ -15,12 +15,12 @@ import builtins
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from simcore.records import dataclass
 from workloads.tracing.fake.known_values import values_of
 from workloads.tracing.kernels import KernelCost, LaunchedKernel
 from workloads.tracing.stand_ins.triton_code.blocks import Dtype, Pointer, TritonBlock, as_block

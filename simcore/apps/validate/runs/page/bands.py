@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.apps.validate.runs.page.tables import percent, table
+from simcore.records import dataclass
 from workloads.evidence import LEVEL, Evidence, MeasuredRun
 
 #: A family of so many rows says something about coverage within it.

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from simcore.apps.measured.runs.score import RowScore
@@ -23,6 +22,7 @@ from simcore.apps.validate.runs.page.svg import (
 )
 from simcore.apps.validate.runs.page.tables import percent, table
 from simcore.hardware import load_cluster
+from simcore.records import dataclass
 from workloads.models.flops import model_flops
 from workloads.models.spec import transformer_of
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from simcore.apps.fit.runs import Fit
@@ -31,6 +30,7 @@ from simcore.apps.validate.runs.page.tried import tried_lines
 from simcore.apps.validate.runs.ranking import StrategySearch
 from simcore.errors import SimcoreError
 from simcore.hardware import load_cluster
+from simcore.records import dataclass
 from workloads.evidence import MeasuredRun
 from workloads.jobs.published.measured import converted_step_s
 

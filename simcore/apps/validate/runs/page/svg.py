@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
+
+from simcore.records import dataclass
 
 MEASURED: Final = "#c0392b"
 PREDICTED: Final = "#9cc3e6"
