@@ -30,6 +30,7 @@ _ORDER: Final = ("__lt__", "__le__", "__gt__", "__ge__")
 def _lazy(cls: type, options: dict[str, bool]) -> type:
     """``cls`` with its fields, and methods that make themselves; what it defines itself stays."""
     own = cls.__dict__.copy()
+    cls.__doc__ = cls.__doc__ or cls.__name__  # Python's own would write the signature there, at some length
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=options.get("kw_only", False))(cls)
     frozen, equal = options.get("frozen", False), options.get("eq", True)
     names = ["__init__"]

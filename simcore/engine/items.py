@@ -233,17 +233,18 @@ def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
         return {}
     delta = np.where(ops.kind[rows] == OpKind.COLLECTIVE, 0, ops.peer_delta[rows])
     columns = (ops.kind[rows], ops.group.codes[rows], ops.collective.codes[rows], ops.num_bytes[rows], delta)
-    _, first, which = np.unique(
-        np.stack([*columns, ops.recorded_ps[rows]]), axis=1, return_index=True, return_inverse=True
-    )
-    calls = [
-        Call(
-            number, rows[which == number], OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row],
-            int(ops.num_bytes[row]), int(delta[at]), int(ops.recorded_ps[row]),
+    whats = list(zip(*(column.tolist() for column in (*columns, ops.recorded_ps[rows])), strict=True))
+    rows_of: dict[tuple[int, ...], list[int]] = {what: [] for what in sorted(set(whats))}
+    for row, what in zip(rows.tolist(), whats, strict=True):
+        rows_of[what].append(row)
+    calls: dict[int, Call] = {}
+    for number, ((kind, _, _, num_bytes, peer, recorded), mine) in enumerate(rows_of.items()):
+        group, collective = ops.group[mine[0]], ops.collective[mine[0]]
+        call = Call(
+            number, np.array(mine, dtype=np.int64), OpKind(kind), group, collective, num_bytes, peer, recorded
         )
-        for number, (at, row) in enumerate(zip(first.tolist(), rows[first].tolist(), strict=True))
-    ]  # fmt: skip
-    return dict(zip(rows.tolist(), [calls[number] for number in which.tolist()], strict=True))
+        calls |= dict.fromkeys(mine, call)
+    return calls
 
 
 def packed(column: IntArray | Int32Array) -> array[int]:
@@ -267,10 +268,8 @@ def sequence_numbers(graph: Graph, rows: Int32Array, comm: IntArray) -> array[in
         return array("i")
     row = rows[comm]
     pairs = ops.kind[row] != OpKind.COLLECTIVE
-    stem = np.stack(
-        [ops.group.codes[row], np.where(pairs, ops.kind[row], -1), np.where(pairs, ops.peer_delta[row], -1)]
-    )
-    _, stems = np.unique(stem, axis=1, return_inverse=True)
+    stems = np.where(pairs, 1 + ops.kind[row], 0) * len(ops.group.values) + ops.group.codes[row]
+    stems = stems * (1 + int(ops.peer_delta[row].max())) + np.where(pairs, ops.peer_delta[row], 0)
     order = np.argsort(stems, kind="stable")
     first = np.searchsorted(stems[order], stems[order])
     number = np.zeros(len(rows), dtype=np.int64)

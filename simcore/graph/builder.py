@@ -48,6 +48,7 @@ class GraphBuilder:
         self._groups: dict[str, ProcessGroup] = {}
         self._templates: list[TemplateBuilder] = []
         self._programs: list[Program] = []
+        self._known: dict[tuple[object, ...], Any] = {}
 
     def group(
         self,
@@ -86,6 +87,7 @@ class GraphBuilder:
     def template(self, name: str) -> TemplateBuilder:
         """A new template; ``name`` says what it is ("fwd", "bwd", ...) and need not be unique."""
         made = TemplateBuilder(len(self._templates), name, self.group_size)
+        made.known = self._known
         self._templates.append(made)
         return made
 
@@ -120,7 +122,10 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         """The graph as columns.  Structure only: :func:`simcore.graph.verify` judges its meaning."""
-        rows = OpRows([values for template in self._templates for values in template.rows])
+        rows = OpRows(
+            [row for template in self._templates for row in template.rows],
+            [layer for template in self._templates for layer in template.layers],
+        )
         starts = [0, *accumulate(len(template.rows) for template in self._templates)]
         return Graph(
             workload=self._workload,

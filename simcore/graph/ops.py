@@ -162,9 +162,13 @@ class OpTable:
 
 @dataclass
 class OpRows:
-    """Append-only writer of an :class:`OpTable`; unnamed columns take their default."""
+    """Append-only writer of an :class:`OpTable`; unnamed columns take their default.
+
+    Equal rows may be one object, which is looked at once.  ``layers``: by row, where rows do not name them.
+    """
 
     rows: list[dict[str, object]] = field(default_factory=list)
+    layers: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -179,23 +183,30 @@ class OpRows:
     def table(self) -> OpTable:
         """The rows written so far as a columnar table."""
         built: dict[str, Strings | IntArray] = {}
+        number: dict[int, int] = {}
+        which = np.array([number.setdefault(id(row), len(number)) for row in self.rows], dtype=np.intp)
+        different = list({id(row): row for row in self.rows}.values())
         for name, (kind, default) in OP_COLUMNS.items():
-            column = [row.get(name, default) for row in self.rows]
+            if name == "layer" and self.layers is not None:
+                built[name] = np.array(self.layers, dtype=np.int64)
+                continue
+            column = [row.get(name, default) for row in different]
             if kind == "str":
-                built[name] = Strings.encode([str(value) for value in column])
+                built[name] = Strings.encode([str(value) for value in column]).take(which)
             else:
-                built[name] = self._numbers(name, column)
+                built[name] = _numbers(name, column, different)[which]
         return OpTable(**built)  # type: ignore[arg-type]
 
-    def _numbers(self, name: str, column: list[object]) -> IntArray:
-        try:
-            return np.array(column, dtype=np.int64)
-        except OverflowError:
-            row, value = next((row, v) for row, v in enumerate(column) if isinstance(v, int) and abs(v) >> 63)
-            raise GraphError(
-                f"op {self.rows[row].get('name', '')!r}: {stored_name(name)} = {value} is more than 64 bits"
-                " hold: no hardware does so much"
-            ) from None
+
+def _numbers(name: str, column: list[object], rows: list[dict[str, object]]) -> IntArray:
+    try:
+        return np.array(column, dtype=np.int64)
+    except OverflowError:
+        row, value = next((row, v) for row, v in enumerate(column) if isinstance(v, int) and abs(v) >> 63)
+        raise GraphError(
+            f"op {rows[row].get('name', '')!r}: {stored_name(name)} = {value} is more than 64 bits"
+            " hold: no hardware does so much"
+        ) from None
 
 
 @dataclass(frozen=True)

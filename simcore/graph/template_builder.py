@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError, nearest
@@ -10,8 +11,7 @@ from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.records import dataclass
 
 
-@dataclass(frozen=True)
-class OpHandle:
+class OpHandle(NamedTuple):
     """An op of a template under construction: template index and position inside the template."""
 
     template: int
@@ -39,13 +39,24 @@ Source = OpHandle | External
 _NAMED_PHASES = ("bwd", "recompute", "optimizer", "grad_sync")
 
 
-@dataclass(frozen=True)
-class WrittenEdge:
+class WrittenEdge(NamedTuple):
     """An edge as written: from ``source`` to the op at position ``dst``."""
 
     dst: int
     kind: EdgeKind
     source: Source
+
+
+class Stretch(NamedTuple):
+    """Ops in a row that may be written once more, in any template, for another layer.
+
+    ``rows`` and ``layers`` as in :class:`TemplateBuilder`; ``edges`` count from the stretch's first op, those
+    from ops before it as well (below 0).
+    """
+
+    rows: list[dict[str, object]]
+    layers: list[int]
+    edges: list[tuple[int, EdgeKind, int | External]]
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,9 @@ class TemplateBuilder:
     (recorded, but the engine orders by streams and waits alone, as CUDA does).  No wait is implied.
     Further keywords are columns of the op table (:data:`simcore.graph.ops.OP_COLUMNS`).
 
+    ``rows`` holds columns that are not at their defaults, but for ``layers``; rows of equal ops may be one
+    object.  ``known`` is what writers of a graph remember between its templates; None: they do not.
+
     Errors: InputError for an unknown column, an unknown group, or a handle of another template.
     """
 
@@ -73,8 +87,10 @@ class TemplateBuilder:
         self.name = name
         self.index = index
         self.rows: list[dict[str, object]] = []
+        self.layers: list[int] = []
         self.edges: list[WrittenEdge] = []
         self.frees: list[WrittenFree] = []
+        self.known: dict[tuple[object, ...], Any] | None = None
         self._group_size = group_size
         self._phase = name if name in _NAMED_PHASES else "fwd"
 
@@ -102,8 +118,29 @@ class TemplateBuilder:
                 self.edges.append(WrittenEdge(position, edge_kind, source))
         columns.setdefault("phase", self._phase)
         columns["kind"] = int(kind)
+        self.layers.append(columns.pop("layer", -1))  # type: ignore[arg-type]
         self.rows.append(columns)
         return OpHandle(self.index, position)
+
+    def stretch(self, first: int, first_edge: int) -> Stretch:
+        """The ops from position ``first`` on, whose edges are those from number ``first_edge`` on."""
+        edges = [
+            (dst - first, kind, source if isinstance(source, External) else source.position - first)
+            for dst, kind, source in self.edges[first_edge:]
+        ]
+        return Stretch(self.rows[first:], self.layers[first:], edges)
+
+    def repeat(self, stretch: Stretch, layer: int) -> None:
+        """Append the ops of ``stretch``, those that belong to a layer as ops of ``layer``."""
+        first, index = len(self.rows), self.index
+        self.rows.extend(stretch.rows)
+        self.layers.extend([layer if one >= 0 else -1 for one in stretch.layers])
+        self.edges.extend([
+            WrittenEdge(
+                first + dst, kind, source if isinstance(source, External) else OpHandle(index, first + source)
+            )
+            for dst, kind, source in stretch.edges
+        ])  # fmt: skip
 
     def compute(
         self,

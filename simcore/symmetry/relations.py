@@ -78,7 +78,7 @@ def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Rel
     delta_of = np.where(ops.kind == OpKind.SEND, ops.peer_delta, 0)
     columns = np.stack([ops.group.codes, delta_of, ops.collective.codes, ops.num_bytes], axis=1)[used]
     calls: dict[tuple[str, int], list[tuple[str, int]]] = {}
-    for group, delta, collective, num_bytes in np.unique(columns, axis=0).tolist():
+    for group, delta, collective, num_bytes in sorted(set(map(tuple, columns.tolist()))):
         what = (ops.collective.values[collective] or SEND_RECV.name, num_bytes)
         calls.setdefault((ops.group.values[group], delta), []).append(what)
     fabric = Fabric(topology, graph.world_size)

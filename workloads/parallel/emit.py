@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
-from simcore.graph.template_builder import Source, external
+from simcore.graph.template_builder import External, Source, Stretch, external
 from simcore.units import PS_PER_US
 from workloads.models.pieces import (
     EP_STREAM,
@@ -25,6 +26,30 @@ COMPUTE = "compute"
 
 #: Number of a fused launch that no group of messages has: kernels of a CUDA graph.
 _GRAPH = 1 << 30
+
+
+class _Written(NamedTuple):
+    """Kernels as they were written, and where that left the writer: positions count from the first op.
+
+    ``last`` is below 0 where none of them is on the compute stream.
+    """
+
+    known_by: tuple[object, ...]  # whose identities are its key
+    stretch: Stretch
+    open: tuple[int | External, ...]
+    beside: tuple[int | External, ...]
+    last: int
+
+
+def _stand_alone(kernels: Sequence[KernelLaunch]) -> bool:
+    """Whether nothing but the writer's open ends decides how ``kernels`` are written."""
+    return not any(
+        kernel.collective == SEND_RECV.name
+        or kernel.name in (OFFLOAD, RELOAD)
+        or kernel.leaves
+        or kernel.awaits
+        for kernel in kernels
+    )
 
 
 class OpWriter:
@@ -68,7 +93,53 @@ class OpWriter:
         """Append ``kernels``; those marked as recomputed get the phase "recompute".
 
         ``after[k]`` is called when kernel ``k`` is written, to append what is launched behind it.
+        Equal layers are written once: the next one is a copy with its own number.
         """
+        known = self.template.known
+        if known is None or after or not isinstance(kernels, tuple):
+            self._kernels(kernels, phase, layer, after)
+            return
+        key = self._state(kernels, phase, layer)
+        written = known.get(key)
+        if written is not None:
+            self._again(written, layer)
+            return
+        begin, first_edge = len(self.template), len(self.template.edges)
+        self._kernels(kernels, phase, layer)
+        if _stand_alone(kernels):
+            known[key] = _Written(
+                (kernels, self._software), self.template.stretch(begin, first_edge),
+                self._since(begin, self._open), self._since(begin, self.beside),
+                self.last.position - begin if self.last else -1,
+            )  # fmt: skip
+
+    def _state(self, kernels: Sequence[KernelLaunch], phase: str, layer: int) -> tuple[object, ...]:
+        """What decides how ``kernels`` that stand alone are written."""
+        here = len(self.template)
+        return (
+            id(kernels), id(self._software), phase, layer < 0, self.template.name, self._paired,
+            self._since(here, self._open), self._since(here, self.beside),
+        )  # fmt: skip
+
+    def _since(self, begin: int, sources: Sequence[Source]) -> tuple[int | External, ...]:
+        """Sources, ops of this template counted from position ``begin``."""
+        return tuple([one if isinstance(one, External) else one.position - begin for one in sources])
+
+    def _again(self, written: _Written, layer: int) -> None:
+        begin, index = len(self.template), self.template.index
+        self.template.repeat(written.stretch, layer)
+
+        def sources(since: tuple[int | External, ...]) -> list[Source]:
+            return [one if isinstance(one, External) else OpHandle(index, begin + one) for one in since]
+
+        self._open, self.beside = sources(written.open), sources(written.beside)
+        if written.last >= 0:
+            self.last = OpHandle(index, begin + written.last)
+
+    def _kernels(
+        self, kernels: Sequence[KernelLaunch], phase: str, layer: int,
+        after: Mapping[int, Callable[[], None]] | None = None,
+    ) -> None:  # fmt: skip
         # Where the host waits in between or works for single kernels, they are delayed one by one.
         singly = any(kernel.name == HOST_SYNC or kernel.host_us for kernel in kernels)
         if not singly:
