@@ -47,7 +47,7 @@ class WrittenEdge(NamedTuple):
     source: Source
 
 
-class Stretch(NamedTuple):
+class WrittenOps(NamedTuple):
     """Ops in a row that may be written once more, in any template, for another layer.
 
     ``rows`` and ``layers`` as in :class:`TemplateBuilder`; ``edges`` count from the stretch's first op, those
@@ -122,15 +122,15 @@ class TemplateBuilder:
         self.rows.append(columns)
         return OpHandle(self.index, position)
 
-    def stretch(self, first: int, first_edge: int) -> Stretch:
+    def stretch(self, first: int, first_edge: int) -> WrittenOps:
         """The ops from position ``first`` on, whose edges are those from number ``first_edge`` on."""
         edges = [
             (dst - first, kind, source if isinstance(source, External) else source.position - first)
             for dst, kind, source in self.edges[first_edge:]
         ]
-        return Stretch(self.rows[first:], self.layers[first:], edges)
+        return WrittenOps(self.rows[first:], self.layers[first:], edges)
 
-    def repeat(self, stretch: Stretch, layer: int) -> None:
+    def repeat(self, stretch: WrittenOps, layer: int) -> None:
         """Append the ops of ``stretch``, those that belong to a layer as ops of ``layer``."""
         first, index = len(self.rows), self.index
         self.rows.extend(stretch.rows)

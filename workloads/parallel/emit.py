@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
-from simcore.graph.template_builder import External, Source, Stretch, external
+from simcore.graph.template_builder import External, Source, WrittenOps, external
 from simcore.units import PS_PER_US
 from workloads.models.pieces import (
     EP_STREAM,
@@ -35,7 +35,7 @@ class _Written(NamedTuple):
     """
 
     known_by: tuple[object, ...]  # whose identities are its key
-    stretch: Stretch
+    stretch: WrittenOps
     open: tuple[int | External, ...]
     beside: tuple[int | External, ...]
     last: int

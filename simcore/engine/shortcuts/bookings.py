@@ -105,9 +105,9 @@ class Bookings:
                     continue
                 sizes = size[kept, kind]
                 first = tape.first_op[item[kept]] if kind else item[kept]
-                value = values[_ranges(begin[booked.cell[kept]], sizes)]
+                value = values[ranges(begin[booked.cell[kept]], sizes)]
                 moved = value + np.repeat(booked.begin_ps[kept], sizes)
-                records[column][_ranges(first, sizes)] = np.where(value >= 0, moved, -1)
+                records[column][ranges(first, sizes)] = np.where(value >= 0, moved, -1)
         return num_ops
 
     def log(self) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64], IntArray]:
@@ -119,7 +119,7 @@ class Bookings:
         plans = np.array([plan for one in self.stretches for plan in one.plans], dtype=np.int32)
         first_plan = np.cumsum([0, *(len(one.plans) for one in self.stretches)])[:-1]
         size = count[booked.cell]
-        of = _ranges((np.cumsum(count) - count)[booked.cell], size)
+        of = ranges((np.cumsum(count) - count)[booked.cell], size)
         first_call = first_plan[np.array(self.stretch)][booked.booking] + booked.first_call
         return (
             np.array(time, dtype=np.int64)[of] + np.repeat(booked.begin_ps, size),
@@ -179,7 +179,7 @@ class _Booked:
         # Of each booking the cells of its stretch.
         stretch = np.array(bookings.stretch)
         count = counts[stretch]
-        at = _ranges(begin_of[stretch], count)
+        at = ranges(begin_of[stretch], count)
         booking = np.repeat(np.arange(len(stretch)), count)
         begin_ps = np.array(bookings.begin_ps)[booking] + np.array(begins, dtype=np.int64)[at]
         first_call = np.array(calls, dtype=np.int64)[at]
@@ -197,7 +197,7 @@ def log_of(bookings: Sequence[Bookings]) -> tuple[IntArray, Int32Array, npt.NDAr
     return joined(times)[order], joined(plans)[order], joined(changes)[order]
 
 
-def _ranges(first: IntArray, size: IntArray) -> IntArray:
+def ranges(first: IntArray, size: IntArray) -> IntArray:
     """``size`` numbers from each ``first`` on."""
     before = np.cumsum(size) - size
     numbers: IntArray = np.arange(int(size.sum())) + np.repeat(first - before, size)

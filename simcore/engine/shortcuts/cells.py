@@ -66,10 +66,12 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Patterns:
-    """Patterns and cells that have been found, by what they play; patterns also by where they stand."""
+    """Patterns and cells that have been found: cells by what they play, patterns by their cells and watched
+    streams, and by where they stand in templates.
+    """
 
     patterns: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
-    placed: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
+    placed: dict[tuple[object, ...], dict[bytes, Pattern]] = field(default_factory=dict)
     cells: dict[tuple[object, ...], Cell] = field(default_factory=dict)
 
 

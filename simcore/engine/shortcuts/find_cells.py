@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.engine.items import Item, packed
+from simcore.engine.shortcuts.bookings import ranges
 from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern, Patterns, calls_of
 
 if TYPE_CHECKING:
     from simcore.engine.tape import Tape
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
+
+
+_THING: Final = np.dtype([(name, np.int32) for name in ("what", "one", "two", "three")])
 
 
 def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known: Patterns) -> Cells:
@@ -40,8 +45,12 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     cell_of[starts] = cells_before - begins[number[closed]]
     stops = cells_before[ends - 1] + 1 if len(begins) else begins
     finder.number(places)
-    chains = [finder.chain(lo, hi, known) for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)]
-    return Cells(streams, finder.places, finder.needed, chains, packed(chain_of), packed(cell_of))
+    patterns = finder.patterns(begins, stops, known)
+    bounds = zip(begins.tolist(), stops.tolist(), patterns, strict=True)
+    chains = [finder.chain(lo, hi, pattern) for lo, hi, pattern in bounds]
+    return Cells(
+        streams, packed(places.ravel()), finder.needed, chains, packed(chain_of), packed(cell_of)
+    )  # fmt: skip
 
 
 class _Finder:
@@ -69,25 +78,21 @@ class _Finder:
         self._instance = [instance[lo:hi] for lo, hi in bounds]
         self._segment = [table.segment[lo:hi] for lo, hi in bounds]
         self._launched = [table.launched_ps[lo:hi] for lo, hi in bounds]
-        self._template = tape.flat.program.template.tolist()
-        self._instance_of = self._instance[0].tolist()
         self._segment_of = self._segment[0].tolist()
-        self._content = _contents(tape).astype(np.int64).tobytes()
-        sizes = np.diff(np.append(tape.first_op, len(tape.order))).astype(np.int32)
-        self._sizes = [sizes[lo:hi].tobytes() for lo, hi in bounds]
+        self._content = _contents(tape)
+        sizes = np.diff(np.append(tape.first_op, len(tape.order)))
+        self._sizes = [sizes[lo:hi] for lo, hi in bounds]
         local = np.full(len(tape.streams), -1, dtype=np.int64)
         local[list(streams)] = np.arange(len(streams))
         wait_stream = local[stream_of[table.wait_from]]
         wait_from = table.wait_from - np.array(tape.first_item)[stream_of[table.wait_from]]
         self._wait_items: list[IntArray] = []
-        self._waits: list[list[list[int]]] = []  # of each stream: item, stream and item that it waits for
-        self._wait_table: list[IntArray] = []
+        self._waits: list[IntArray] = []  # of each stream: item, stream and item that it waits for
         for lo, hi in bounds:
             mine = np.flatnonzero(from_local & (lo <= table.wait_to) & (table.wait_to < hi))
             mine = mine[np.lexsort((wait_from[mine], wait_stream[mine], table.wait_to[mine]))]
             waits = np.stack([table.wait_to[mine] - lo, wait_stream[mine], wait_from[mine]], axis=1)
-            self._waits.append(waits.tolist())
-            self._wait_table.append(waits)
+            self._waits.append(waits)
             self._wait_items.append(waits[:, 0])
         main = streams[0]
         into_main = stream_of[table.wait_to] == main
@@ -152,103 +157,97 @@ class _Finder:
             if len(column):  # launches follow each other: the last is the last on one of the streams
                 some = places[1:, s] > places[:-1, s]
                 launched = np.maximum(launched, np.where(some, column[np.maximum(places[1:, s] - 1, 0)], 0))
-        at = places + np.array(self._first_item)
-        watched = [
-            column[np.maximum(places[:, s] - 1, 0)] for s, column in enumerate(self._watched) if len(column)
-        ]
-        begins = tape.order[tape.first_op[at[:-1, 0]]] - tape.flat.first[self._instance[0][places[:-1, 0]]]
+        self._places, self._ops = places, ops[places + np.array(self._first_item)]
         first_wait = [np.searchsorted(waits, places[:, s]) for s, waits in enumerate(self._wait_items)]
-        self._first_wait = packed(np.stack(first_wait, axis=1).ravel())
-        # One after the other, a number for each stream.
-        self.places, self._ops = packed(places.ravel()), packed(ops[at].ravel())
+        self._first_wait = np.stack(first_wait, axis=1)
         needed = [needs[places[:, 1 + s]] for s, needs in enumerate(self._needs)]
         self.needed = packed(np.stack(needed, axis=1).ravel()) if needed else array("i")
-        self._launched_by, self._begins = array("q", launched.tobytes()), packed(begins)
-        self._ends_watched = np.stack(watched, axis=1).tobytes()
+        self._launched_by = array("q", launched.tobytes())
 
-    def chain(self, lo: int, hi: int, known: Patterns) -> Chain:
-        """The chain of the cells between places ``lo`` and ``hi``."""
-        width = len(self._streams)
-        at = self.places[lo * width : (hi + 1) * width]
-        first, before, last = at[:width], at[-2 * width : -width], at[-width:]
-        first_op, last_op = self._row(self._ops, lo), self._row(self._ops, hi)
-        marks = self._ends_watched[hi * width : (hi + 1) * width]
-        watched = tuple([
-            s
-            for s, (begin, end, mark) in enumerate(zip(before, last, marks, strict=True))
-            if end > begin and mark
-        ])  # fmt: skip
-        template = int(self._template[self._instance_of[first[0]]])
-        key = (
-            self._tape.kernels, template, self._begins[lo], self._streams, watched,
-            *[end - begin for begin, end in zip(first, last, strict=True)],
-            *[end - begin for begin, end in zip(first_op, last_op, strict=True)],
+    def patterns(self, begins: IntArray, stops: IntArray, known: Patterns) -> list[Pattern]:
+        """Of the chains between places ``begins`` and ``stops``.
+
+        Where two begin at the same place of a template and are as long, they are the same.
+        """
+        places, ops, tape = self._places, self._ops, self._tape
+        first, last = places[begins], places[stops]
+        ends_watched = np.zeros((len(begins), len(self._streams)), dtype=np.int64)
+        for s, column in enumerate(self._watched):
+            if len(column):
+                ends_watched[:, s] = column[np.maximum(last[:, s] - 1, 0)] & (
+                    last[:, s] > places[stops - 1, s]
+                )
+        instance = self._instance[0][first[:, 0]]
+        begins_at = tape.order[ops[begins, 0]] - tape.flat.first[instance]
+        where = np.concatenate(
+            [
+                np.stack([tape.flat.program.template[instance], begins_at], axis=1),
+                ends_watched, last - first, ops[stops] - ops[begins],
+            ], axis=1,
         )  # fmt: skip
-        pattern = known.placed.get(key)
-        if pattern is None:
-            content = (watched, *self._content_of(lo, hi))
-            pattern = known.patterns.get(content)
-            if pattern is None:
-                cells = tuple([self._cell(number, known) for number in range(lo, hi)])
-                pattern = known.patterns[content] = Pattern.of(cells, watched)
-            known.placed[key] = pattern
+        keys = [row.tobytes() for row in np.ascontiguousarray(where, dtype=np.int64)]
+        placed = known.placed.setdefault((tape.kernels, self._streams), {})
+        new = {key: number for number, key in enumerate(keys) if key not in placed}
+        if new:
+            numbers = list(new.values())
+            lo, hi = begins[numbers], stops[numbers]
+            cells = self._cells(ranges(lo, hi - lo), known)
+            ends = np.cumsum(hi - lo).tolist()
+            for key, number, begin, end in zip(new, numbers, [0, *ends], ends, strict=False):
+                watched = tuple(np.flatnonzero(ends_watched[number]).tolist())
+                content = (watched, *cells[begin:end])
+                pattern = known.patterns.get(content)
+                if pattern is None:
+                    pattern = known.patterns[content] = Pattern.of(tuple(cells[begin:end]), watched)
+                placed[key] = pattern
+        return [placed[key] for key in keys]
+
+    def chain(self, lo: int, hi: int, pattern: Pattern) -> Chain:
+        """The chain of the cells between places ``lo`` and ``hi``."""
         launched = self._launched_by[lo:hi]
-        return Chain(lo, self._segment_of[first[0]], launched, max(launched), pattern)
+        return Chain(lo, self._segment_of[self._places[lo, 0]], launched, max(launched), pattern)
 
-    def _row(self, numbers: array[int], place: int) -> array[int]:
-        """Those of a place, by stream."""
-        width = len(self._streams)
-        return numbers[place * width : (place + 1) * width]
-
-    def _content_of(self, lo: int, hi: int) -> tuple[object, ...]:
-        """What happens between two places, wherever they stand: in equal stretches, cells are equal."""
-        width = len(self._streams)
-        at = np.array(self.places[lo * width : (hi + 1) * width]).reshape(-1, width)
-        begin, end = at[0].tolist(), at[-1].tolist()
-        ops = self._row(self._ops, lo), self._row(self._ops, hi)
-        waits = self._row(self._first_wait, lo), self._row(self._first_wait, hi)
-        content: list[object] = [self._streams, (at - at[0]).tobytes()]
-        for s, (first, last, op_lo, op_hi, wait_lo, wait_hi) in enumerate(
-            zip(begin, end, *ops, *waits, strict=True)
-        ):
-            of = self._wait_table[s][wait_lo:wait_hi]
-            since = of[:, 2] - at[0][of[:, 1]]
-            content += (
-                self._content[8 * op_lo : 8 * op_hi],
-                self._sizes[s][4 * first : 4 * last],
-                (of[:, 0] - first).tobytes(), of[:, 1].tobytes(), np.maximum(since, -1).tobytes(),
-            )  # fmt: skip
-        return tuple(content)
-
-    def _cell(self, number: int, known: Patterns) -> Cell:
-        """The cell that begins at a place, known by what happens in it, wherever it stands.
+    def _cells(self, numbers: IntArray, known: Patterns) -> list[Cell]:
+        """The cells that begin at places, known by what happens in them, wherever they stand.
 
         All has been launched long ago, so that times of launches do not count.
         """
-        begin, end = self._row(self.places, number), self._row(self.places, number + 1)
-        ops = self._row(self._ops, number), self._row(self._ops, number + 1)
-        waits = self._row(self._first_wait, number), self._row(self._first_wait, number + 1)
-        content: list[object] = [self._streams]
-        bounds = zip(begin, end, *ops, *waits, strict=True)
-        for s, (lo, hi, op_lo, op_hi, wait_lo, wait_hi) in enumerate(bounds):
-            content += (
-                self._content[8 * op_lo : 8 * op_hi],
-                self._sizes[s][4 * lo : 4 * hi],
-                tuple([
-                    (to - lo, of, since - begin[of])
-                    for to, of, since in self._waits[s][wait_lo:wait_hi]
-                    if since >= begin[of]
-                ]),
-            )  # fmt: skip
-        key = tuple(content)
-        cell = known.cells.get(key)
-        if cell is None:
-            shape = zip(begin, end, *ops, strict=True)
-            sizes = tuple((hi - lo, op_hi - op_lo) for lo, hi, op_lo, op_hi in shape)
-            cell = known.cells[key] = self._made(begin, end, sizes)
-        return cell
+        begin, end = self._places[numbers], self._places[numbers + 1]
+        ops = self._ops[numbers], self._ops[numbers + 1]
+        waits = self._first_wait[numbers], self._first_wait[numbers + 1]
+        here = np.arange(len(numbers))
+        which: list[IntArray] = []  # of the cells, for each thing in them
+        things: list[npt.NDArray[np.void]] = []
+        for s in range(len(self._streams)):
+            size = ops[1][:, s] - ops[0][:, s]
+            op = ranges(ops[0][:, s], size)
+            which.append(np.repeat(here, size))
+            things.append(_things(3 * s, self._content[op]))
+            size = end[:, s] - begin[:, s]
+            item = ranges(begin[:, s], size)
+            which.append(np.repeat(here, size))
+            things.append(_things(3 * s + 1, self._sizes[s][item]))
+            size = waits[1][:, s] - waits[0][:, s]
+            wait, mine = self._waits[s][ranges(waits[0][:, s], size)], np.repeat(here, size)
+            since = wait[:, 2] - begin[mine, wait[:, 1]]
+            inside = since >= 0
+            which.append(mine[inside])
+            waiting = wait[:, 0] - begin[mine, s]
+            things.append(_things(3 * s + 2, waiting[inside], wait[inside, 1], since[inside]))
+        of = np.concatenate(which)
+        content = np.concatenate(things)[np.argsort(of, kind="stable")].tobytes()
+        ends = np.cumsum(np.bincount(of, minlength=len(numbers)) * _THING.itemsize).tolist()
+        cells: list[Cell] = []
+        for number, (lo, hi) in enumerate(zip([0, *ends], ends, strict=False)):
+            key = (self._streams, content[lo:hi])
+            cell = known.cells.get(key)
+            if cell is None:
+                sides = (side[number].tolist() for side in (begin, end, *ops))
+                cell = known.cells[key] = self._made(*sides)
+            cells.append(cell)
+        return cells
 
-    def _made(self, begin: array[int], end: array[int], shape: tuple[tuple[int, int], ...]) -> Cell:
+    def _made(self, begin: list[int], end: list[int], first_op: list[int], end_op: list[int]) -> Cell:
         local = {stream: number for number, stream in enumerate(self._streams)}
         out = []
         for stream, lo, hi in zip(self._streams, begin, end, strict=True):
@@ -262,7 +261,18 @@ class _Finder:
                 inside.append(Item(0, 0, tuple(waits), True, item.work, item.on_copy_engine))
             out.append(tuple(inside))
         calls = tuple(calls_of(out))
+        bounds = zip(begin, end, first_op, end_op, strict=True)
+        shape = tuple((hi - lo, op_hi - op_lo) for lo, hi, op_lo, op_hi in bounds)
         return Cell(tuple(out), calls, tuple(dict.fromkeys(calls)), shape)
+
+
+def _things(what: int, *values: IntArray) -> npt.NDArray[np.void]:
+    """Things in cells as rows of numbers: what each is, and up to three values."""
+    rows = np.zeros(len(values[0]), dtype=_THING)
+    rows["what"] = what
+    for name, column in zip(("one", "two", "three"), values, strict=False):
+        rows[name] = column
+    return rows
 
 
 def _contents(tape: Tape) -> IntArray:
