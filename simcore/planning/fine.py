@@ -25,7 +25,7 @@ def tensor_overlap(ground: Ground, chosen: Settings) -> list[Settings]:
     """Collectives of tensor parallelism beside its products, or behind them."""
     if number(ground, chosen, "tp") == 1:
         return [{}]
-    can = ground.base.training.tp_overlap or "tp" in ground.allows("overlaps")
+    can = _overlaps(ground, "tp_overlap") or "tp" in ground.allows("overlaps")
     return [{"training.tp_overlap": value} for value in _ON_OR_OFF[not can :]]
 
 
@@ -34,11 +34,16 @@ def gradient_overlap(ground: Ground, chosen: Settings) -> list[Settings]:
     training = ground.base.training
     if chosen.get("training.sharding", training.sharding) in FSDP:
         return [{}]
-    can = training.overlap_grad_reduce or training.overlap_param_gather
+    can = _overlaps(ground, "overlap_grad_reduce") or _overlaps(ground, "overlap_param_gather")
     return [
         {"training.overlap_grad_reduce": value, "training.overlap_param_gather": value}
         for value in _ON_OR_OFF[not can :]
     ]
+
+
+def _overlaps(ground: Ground, key: str) -> bool:
+    """Whether the job overlaps so, or the framework by default: jobs completed without a degree do not."""
+    return bool(getattr(ground.base.training, key) or ground.preset.values("training").get(key))
 
 
 def sequence_parallel(ground: Ground, chosen: Settings) -> list[Settings]:

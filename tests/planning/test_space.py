@@ -197,3 +197,15 @@ def test_what_is_kept_may_wait_in_the_hosts_memory():
     )
     with pytest.raises(InputError, match="no experts, whose moe_act"):
         memory_of(asks.completed({"training.offload": "[moe_act]"}))
+
+
+@pytest.mark.parametrize(
+    ("framework", "offers"), [("megatron-core", {"true", "false"}), ("deepspeed", {"false"})]
+)
+def test_overlap_that_a_framework_has_is_offered_to_jobs_that_say_no_degree(framework, offers):
+    # Completed without a degree the job has nothing to overlap; its candidates have.
+    asks = question(framework=framework)
+    assert not asks.ground.base.training.tp_overlap
+    found = list(candidates(asks.ground, asked_axes("tp=2,tp_overlap", asks.said)))
+    assert {one["training.tp_overlap"] for one in found} == offers
+    assert {asks.completed(one).training.tp_overlap for one in found} == {one == "true" for one in offers}

@@ -25,6 +25,14 @@ from workloads.jobs.launch.torchtitan.configs import CONFIGS
 FOLDER = Path(__file__).with_name("traced")
 #: Bytes up to which a collective is of scalars, token counts or a norm's gradient.
 SMALL = 16384
+#: Bytes of collectives of torchtitan's head with the last norm, gathered in bf16 and reduced in fp32; of its
+#: embedding.
+_AROUND = frozenset({2 * (2048 * 256 + 256), 4 * (2048 * 256 + 256), 4 * 2048 * 256})
+#: Passes that torchtitan's pipelines have apart: gradients of weights, gathers before the first of a stage's
+#: forwards, reductions behind the last of its messages.
+_TITAN_PASSES = {
+    ("wgrad", "product"): "bwd", ("begin", "all_gather"): "fwd", ("exchange", "reduce_scatter"): "bwd",
+}  # fmt: skip
 #: (stage, pass, what, flops or bytes).
 Key = tuple[int, str, str, int]
 
@@ -74,8 +82,8 @@ class Traced:
 _DEBUG = dict(CONFIGS[0].model)  # type: ignore[arg-type]
 
 
-def _titan(**layout: int) -> Traced:
-    return Traced("torchtitan", layout, "torchtitan-0.3-eager", _DEBUG, 1)
+def _titan(**layout: Any) -> Traced:
+    return Traced("torchtitan", layout, "torchtitan-0.3-eager", _DEBUG, 4 if "pp" in layout else 1)
 
 
 def _local(layout: dict[str, Any], model: dict[str, Any] = _GPT, microbatches: int = 2) -> Traced:
@@ -88,6 +96,9 @@ CASES = {
     "titan-hsdp": _titan(dp=8, dp_shard=4),
     "titan-tp": _titan(tp=2, dp=4),
     "titan-cp": _titan(cp=2, dp=4),
+    "titan-pp": _titan(pp=2, dp=4, schedule="1f1b"),
+    "titan-vpp": _titan(pp=2, dp=4, schedule="1f1b", virtual_stages=2),
+    "titan-zbv": _titan(pp=2, dp=4, schedule="zb_v", virtual_stages=2),
     "megatron-tp": _local({"tp": 2, "dp": 4}),
     "megatron-vpp": _local({"pp": 2, "dp": 4, "virtual_stages": 2}, microbatches=4),
     "megatron-experts": _local({"ep": 2, "dp": 8}, _EXPERTS),
@@ -101,12 +112,14 @@ CASES = {
 def counts(graph: Graph, framework: str) -> Counter[Key]:
     """Products, collectives and messages of each stage's first rank.
 
-    Of torchtitan those of layers alone: it takes the loss in eight chunks, and gathers the last norm with the
-    head for them.  Megatron-LM gathers a step's first parameters behind the optimizer of the step before, and
-    hands data on within a tensor-parallel group.
+    Of torchtitan those of layers alone: it takes the loss in chunks, and gathers the last norm with the head
+    for them; between which passes its messages stand is no difference.  Megatron-LM gathers a step's first
+    parameters behind the optimizer of the step before, and hands data on within a tensor-parallel group.
     """
     found: Counter[Key] = Counter()
-    for stage in sorted({program.stage for program in graph.programs}):
+    stages = sorted({program.stage for program in graph.programs})
+    layers = 6 // len(stages) if framework == "torchtitan" else 1
+    for stage in stages:
         program = next(program for program in graph.programs if program.stage == stage)
         of_stage: Counter[Key] = Counter()
         for template in program.template:
@@ -114,11 +127,17 @@ def counts(graph: Graph, framework: str) -> Counter[Key]:
                 name = graph.template_names[template] if framework == "torchtitan" else graph.ops.phase[row]
                 what = _what(graph, row, framework)
                 if what is not None:
-                    gathers = name == "optimizer" and what[0] == "all_gather"
-                    of_stage[stage, "fwd" if gathers else name, *what] += 1
-        layers = 6 if framework == "torchtitan" else 1
-        found += Counter({key: n for key, n in of_stage.items() if n >= layers or key[2] == "product"})
+                    of_stage[stage, _pass(name, what[0], framework), *what] += 1
+        found += Counter(
+            {key: n for key, n in of_stage.items() if n >= layers or key[2] in ("product", "message")}
+        )
     return found
+
+
+def _pass(name: str, what: str, framework: str) -> str:
+    if framework == "torchtitan":
+        return "" if what == "message" else _TITAN_PASSES.get((name, what), name)
+    return "fwd" if name == "optimizer" and what == "all_gather" else name
 
 
 def _what(graph: Graph, row: int, framework: str) -> tuple[str, int] | None:
@@ -126,8 +145,9 @@ def _what(graph: Graph, row: int, framework: str) -> tuple[str, int] | None:
     if ops.kind[row] in (OpKind.SEND, OpKind.RECV):
         return "message", int(ops.num_bytes[row])
     if ops.kind[row] == OpKind.COLLECTIVE:
-        call = ops.collective[row]
-        return (call, int(ops.num_bytes[row])) if ops.num_bytes[row] > SMALL and call != "broadcast" else None
+        call, size = ops.collective[row], int(ops.num_bytes[row])
+        left_out = size <= SMALL or call == "broadcast" or (framework == "torchtitan" and size in _AROUND)
+        return None if left_out else (call, size)
     inside = framework != "torchtitan" or re.search(r"layers\.[0-9]+\b", ops.module[row])
     return ("product", int(ops.flops[row])) if ops.flops[row] and inside else None
 
