@@ -7,18 +7,21 @@ with 2 products in forward and 5 in backward, an SM spends on its units::
     operands   d products * element bytes / operand rows / (128 * clock)      shared memory
     softmax    (1/16 + instructions / fp32 lanes) / clock                     special functions, CUDA cores
     score      the longest + overlap_loss * (the other two)
-    block      scores it visits * score + block start and end
+    step       a tile of keys: its scores * score, at least ``step_s``
+    block      tiles of keys it visits * step + block start and end
     sm time    max(all blocks / SMs, the longest block)
 
 What differs between generations follows: tensor cores became faster than the rest of an SM.  A key read
 from shared memory serves as many query rows as one instruction, or one warp's registers, hold
 (``operand_rows``: 16 for a warp of mma.sync tiles, 32 for two, 64 for a Hopper warpgroup): with 16 rows an
 A100 spends as long on operands as on products, an H100 would spend twice as long.  Softmax takes
-``SOFTMAX_INSTRUCTIONS`` and, in forward, head dim / key tile more to rescale the output; H100 has twice the
+``softmax_instructions`` and, in forward, head dim / key tile more to rescale the output; H100 has twice the
 lanes of A100 for them, and both 16 exponentials per clock.
 
 Causal kernels skip key tiles above the diagonal.  Tiles on it and at the ends of the sequence are done
-whole, so short and odd sequences pay more.
+whole, so short and odd sequences pay more.  Those with a window also skip what lies before it: a block visits
+the tiles of a window and of its own rows, 3 of 128 keys for 256 rows in a window of 128.
+Of one block of 128 rows scores, softmax and values wait for each other; two blocks on an SM hide that.
 Backward adds the query gradient up in fp32: around the main kernel one reads output and its gradient and
 clears the sums, and one converts them, both at HBM's speed.
 16 exponentials per clock and SM: CUDA programming guide, arithmetic throughput, compute 7.0 to 9.0; 128
@@ -44,10 +47,8 @@ SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM = 128
 FORWARD_PRODUCTS = 2  # scores, values
 BACKWARD_PRODUCTS = 5  # scores again, and gradients of q, k, v and scores
 
-#: CUDA-core instructions per score beside the exponential.  Forward: scale less maximum (a multiply-add),
-#: running maximum, running sum, half a conversion to 16 bits (two at a time).  Backward: the same
-#: multiply-add, a subtraction, a product, and two such conversions.
-SOFTMAX_INSTRUCTIONS = 3.5
+#: CUDA-core instructions per score beside the exponential in backward: forward's multiply-add, a subtraction,
+#: a product, and two conversions.
 BACKWARD_INSTRUCTIONS = 4.0
 
 
@@ -61,6 +62,7 @@ class AttentionShape:
     seq_k: int
     head_dim: int
     causal: bool
+    windowed: bool = False
 
 
 def estimate_attention(
@@ -75,11 +77,15 @@ def estimate_attention(
     peak_flops: float,
     element_bytes: int,
     backward: bool,
+    windowed: bool = False,
 ) -> FloatArray:
-    """Seconds on all SMs; see Note [attention model].  ``heads`` counts batch x heads."""
+    """Seconds on all SMs; see Note [attention model].  ``heads`` counts batch x heads.
+
+    ``windowed``: ``seq_k`` is how many keys each query sees, up to its own.
+    """
     p = parameters
 
-    def of(dim: FloatArray, tile_q: int) -> FloatArray:
+    def of(dim: FloatArray, tile_q: int, sms_of_block: int = 1) -> FloatArray:
         score = score_seconds(
             dim, gpu=gpu, parameters=p, peak_flops=peak_flops, element_bytes=element_bytes, backward=backward
         )
@@ -89,15 +95,22 @@ def estimate_attention(
         ratio, before = tile_q / p.tile_k, np.ceil(np.maximum(0, seq_k - seq_q) / p.tile_k)
         diagonal = ratio * rows * (rows + 1) / 2 + before * rows
         diagonal -= np.maximum(0.0, ratio * rows + before - tiles)
-        visited = tile_q * p.tile_k * np.where(causal, diagonal, rows * tiles)
-        total = heads * (visited * score + rows * p.block_s) / gpu.num_sms
-        longest = tile_q * p.tile_k * tiles * score + p.block_s
+        visited = np.where(causal, diagonal, rows * tiles)
+        if windowed:
+            tiles = np.minimum(tiles + ratio, np.ceil(seq_q / p.tile_k))
+            visited = np.minimum(rows * tiles, ratio * rows * (rows + 1) / 2)
+        step = np.maximum(tile_q * p.tile_k * score / sms_of_block, p.step_s)
+        total = heads * (visited * step + rows * p.block_s) / (gpu.num_sms / sms_of_block)
+        longest = tiles * step + p.block_s
         return np.asarray(np.maximum(total, longest), dtype=np.float64)
 
     if not p.wide_tile_q:
         return of(head_dim, p.tile_q)
     # What takes wide heads takes narrow ones, too: padded.
-    wide = of(np.maximum(head_dim, p.wide_head_dim + 1), p.wide_tile_q)
+    padded = np.maximum(head_dim, p.wide_head_dim + 1)
+    wide = of(padded, p.wide_tile_q)
+    if p.wide_pairs:
+        wide = np.minimum(wide, of(padded, p.wide_tile_q, 2))
     return np.where(head_dim > p.wide_head_dim, wide, np.minimum(of(head_dim, p.tile_q), wide))
 
 
@@ -121,7 +134,7 @@ def score_seconds(
     operands = count * head_dim * element_bytes / p.operand_rows
     operands = operands / (SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM * clock)
     lanes_per_s = gpu.peak("fp32") / (2 * gpu.num_sms)  # a multiply-add counts 2
-    instructions = BACKWARD_INSTRUCTIONS if backward else SOFTMAX_INSTRUCTIONS + head_dim / p.tile_k
+    instructions = BACKWARD_INSTRUCTIONS if backward else p.softmax_instructions + head_dim / p.tile_k
     softmax = 1 / (gpu.exp_per_clock_per_sm * clock) + instructions / lanes_per_s
     longest = np.maximum(np.maximum(products, operands), softmax)
     return np.asarray(longest + overlap_loss * (products + operands + softmax - longest), dtype=np.float64)
@@ -146,6 +159,7 @@ def attention(kernel: KernelShape, context: Context) -> Work:
         peak_flops=peak,
         element_bytes=kernel.element_bytes,
         backward=backward,
+        windowed=shape.windowed,
     )
     traffic = float(kernel.bytes_read + kernel.bytes_written)
     query = shape.heads * shape.seq_q * shape.head_dim
@@ -193,7 +207,8 @@ def attention_shape(kernel: KernelShape) -> AttentionShape:
     dim]`` or Megatron's ``[seq, batch, heads, dim]``: there the lengths follow from the flops when they are
     recorded (multiply-adds count 2, causality not deducted), which no layout changes.  Packed sequences,
     ``[tokens, heads, dim]``, are taken to be as long as each other: tokens as many, scores as many.
-    Causal unless the name says "full" or "noncausal", or the lengths differ.
+    Causal unless the name says "full" or "noncausal", or the lengths differ.  Where it says "window" a query
+    sees as many keys as there are, up to its own.
     Errors: InputError when the inputs are not tensors of rank 3 or 4.
     """
     backward = kernel.op_class == "attention_bwd"
@@ -216,4 +231,5 @@ def attention_shape(kernel: KernelShape) -> AttentionShape:
     kv_heads = numel(key) // max(1, seq_k * key[-1])
     named_full = "full" in kernel.name or "noncausal" in kernel.name
     causal = seq_q == seq_k and not named_full
-    return AttentionShape(max(1, heads), max(1, kv_heads), seq_q, seq_k, dim, causal)
+    windowed = "window" in kernel.name and not causal
+    return AttentionShape(max(1, heads), max(1, kv_heads), seq_q, seq_k, dim, causal, windowed)

@@ -16,6 +16,11 @@ library's heuristic aims to.  HBM carries inputs and output once (re-reads of a 
 still holds.  Long tensor-core kernels meet the power limit and settle at ``GpuSpec.gemm_efficiency``.
 Every choice's time grows with m, n and k, so their minimum does too.  Math and memory overlap but for
 ``overlap_loss``; that rest is a start cost, so that taking SMs away slows the math alone.
+
+Note [Swept operands].  CUTLASS's schedulers take tiles along the smaller of m and n first and do not swizzle
+them unless told (include/cutlass/gemm/kernel/tile_scheduler_params.h: RasterOrder, max_swizzle_size = 1), so
+each column of tiles walks along all of the smaller operand.  What of it L2 does not hold comes from HBM every
+time.  cuBLAS's products show nothing of the kind.
 """
 
 from __future__ import annotations
@@ -75,6 +80,7 @@ def estimate_gemm(
     uneven: bool = False,
     traffic: float | None = None,
     warm_bytes: FloatArray | float = 0.0,
+    sweeps: bool = False,
 ) -> GemmEstimate:
     """Time and traffic of ``batch`` products ``[m, k] x [k, n]`` each; see Note [GEMM model].
 
@@ -83,6 +89,7 @@ def estimate_gemm(
     ``uneven``: ``m`` is a mean over the batch, whose members each leave half a tile of rows empty on average.
     ``traffic``: bytes of inputs and output, where they are not what the sizes say.
     ``warm_bytes``: of the traffic that L2 holds for sure, and delivers at its own rate.
+    ``sweeps``: tiles are taken in plain order, see Note [Swept operands].
     """
     p = parameters
     options = choices(p)
@@ -113,6 +120,11 @@ def estimate_gemm(
     whole_traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
     if traffic is not None:
         whole_traffic = np.full_like(whole_traffic, traffic)
+    if sweeps and p.swept_l2_share:
+        each = element_bytes * np.minimum(m_, n_) * k_
+        missed = np.maximum(0.0, 1 - p.swept_l2_share * gpu.l2_bytes / each)
+        columns = np.ceil(np.maximum(m_, n_) / np.minimum(tile_m, tile_n).max())
+        whole_traffic = whole_traffic + batch_ * each * missed * (columns - 1)
     warm = np.reshape(warm_bytes, (-1, 1))
     cold = np.maximum(0.0, whole_traffic - np.maximum(p.warm_l2_share * gpu.l2_bytes, warm))
     memory = cold / (gpu.hbm_bytes_per_s * p.hbm_share)
@@ -149,7 +161,7 @@ def gemm(kernel: KernelShape, context: Context) -> Work:
     return gemm_work(
         m, n, k, batch, kernel.dtype, operand_bytes(kernel.dtype, kernel.name), out_bytes, context,
         warm_bytes=kernel.warm_bytes, scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name,
-        sms_left=sms_left_by(kernel.name), replayed=kernel.replayed,
+        sms_left=sms_left_by(kernel.name), replayed=kernel.replayed, sweeps=is_swept(kernel.name),
     )  # fmt: skip
 
 
@@ -157,7 +169,7 @@ def gemm_work(
     m: int, n: int, k: int, batch: int, dtype: str, element_bytes: float, out_bytes: int, context: Context,
     *, scales: int = 0, uneven: bool = False, sms_left: int = 0, replayed: bool = False,
     traffic: float | None = None,
-    warm_bytes: int = 0,
+    warm_bytes: int = 0, sweeps: bool = False,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
@@ -166,13 +178,14 @@ def gemm_work(
     ``sms_left``: SMs that the kernel's blocks, one for each of the others, leave free.
     ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
     ``traffic``: bytes of HBM, where the operands are gathered on the way (convolutions).
+    ``sweeps``: see Note [Swept operands].
     ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product launched by itself
     starts no faster than the memory-bound kernels recorded around it.
     """
     mode = context.math_mode(dtype)
     gpu = context.gpu
     on_cuda_cores = mode in CUDA_CORE_MODES
-    p = context.parameters.products(mode, on_cuda_cores=on_cuda_cores)
+    p = context.parameters.products(mode, on_cuda_cores=on_cuda_cores, in_blocks=scales > 0)
     if min(m, n, k, batch) == 0:
         return Work(0.0, 0.0)
     peak_flops = gpu.peak(mode)
@@ -196,6 +209,7 @@ def gemm_work(
         uneven=uneven,
         traffic=traffic,
         warm_bytes=warm_bytes,
+        sweeps=sweeps,
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]
@@ -229,6 +243,11 @@ def scales_of(name: str) -> int:
     column, as weight gradients have (1 x 128 tiles of both, arXiv 2412.19437, section 3.3.2).
     """
     return 0 if "blockwise" not in name else 2 if "wgrad" in name else 1
+
+
+def is_swept(name: str) -> bool:
+    """Whether a product's kernel takes tiles in plain order, by its name: Note [Swept operands]."""
+    return "cutlass" in name
 
 
 def sms_left_by(name: str) -> int:

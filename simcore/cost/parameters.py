@@ -40,6 +40,8 @@ class GemmParameters:
     ``persistent``: "static" (one block per SM, tiles dealt out at start), "dynamic" or "none".
     ``scales_apart``: scales of blocks of 128 are CUDA cores' work beside the tensor cores' (which take them
     along since Blackwell).
+    ``swept_l2_share``: of L2, what holds the smaller operand for kernels that walk along all of it for each
+    column of tiles of the larger (names with "cutlass"; 0: none does).
     """
 
     tiles: tuple[Tile, ...]
@@ -64,6 +66,7 @@ class GemmParameters:
     fitted: bool
     source: str
     scales_apart: bool = True
+    swept_l2_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,11 @@ class AttentionParameters:
     ``block_s``: start and end of a block.  ``backward_efficiency`` and ``backward_overlap_loss``: the same in
     backward.  ``prologue_s``: start cost.  ``wide_share``: of the math efficiency that is left for heads
     wider than ``wide_head_dim``, whose accumulators fill the registers.  ``wide_tile_q``: ``tile_q`` of
-    those heads (0: the same): two tiles' accumulators of them do not fit.
+    those heads (0: the same): two tiles' accumulators of them do not fit.  ``wide_pairs``: where SMs are idle
+    two of them share a block of wide heads.
+    ``step_s``: least time that a block takes for a step, whose scores, softmax and values wait for each
+    other.  ``softmax_instructions``: of CUDA cores for a score in forward beside the exponential: scale less
+    maximum (a multiply-add), running maximum, running sum, half a conversion to 16 bits (two at a time).
     """
 
     math_efficiency: Share
@@ -95,6 +102,9 @@ class AttentionParameters:
     fitted: bool
     source: str
     wide_tile_q: int = 0
+    wide_pairs: bool = False
+    step_s: float = 0.0
+    softmax_instructions: float = 3.5
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,10 @@ class MemoryParameters:
 
 @dataclass(frozen=True)
 class GenerationParameters:
-    """All constants of one GPU generation.  ``attention`` is by kernel family (flash1, flash2, ...)."""
+    """All constants of one GPU generation.  ``attention`` is by kernel family (flash1, flash2, ...).
+
+    ``fitted_on``: profiles of the GPUs whose rows the constants of products and attention were fitted to.
+    """
 
     generation: str
     tensor: GemmParameters
@@ -149,18 +162,31 @@ class GenerationParameters:
     default_attention: str
     memory: MemoryParameters
     fp4: GemmParameters | None = None
+    blockwise: GemmParameters | None = None
+    fitted_on: tuple[str, ...] = ()
 
-    def products(self, mode: str, *, on_cuda_cores: bool) -> GemmParameters:
-        """Constants of products in a math mode; those of 16-bit ones where narrow ones have none."""
+    def products(self, mode: str, *, on_cuda_cores: bool, in_blocks: bool = False) -> GemmParameters:
+        """Constants of products in a math mode; those of 16-bit ones where narrow ones have none.
+
+        ``in_blocks``: fp8 with a scale for each block of 128.
+        """
         if on_cuda_cores:
             return self.simt
-        return self.fp4 if mode == "fp4" and self.fp4 else self.tensor
+        own = self.fp4 if mode == "fp4" else self.blockwise if mode == "fp8" and in_blocks else None
+        return own or self.tensor
 
+
+_UNITS: Final = ("tensor", "simt", "fp4", "blockwise")
 
 #: A file has products by unit in a table [gemm].
 _SCHEMA: Final = {
-    **{k: rule for k, rule in keys_of(GenerationParameters).items() if k not in ("tensor", "simt", "fp4")},
-    "gemm": {"tensor": GemmParameters, "simt": GemmParameters, "fp4": Maybe(GemmParameters)},
+    **{k: rule for k, rule in keys_of(GenerationParameters).items() if k not in _UNITS},
+    "gemm": {
+        "tensor": GemmParameters,
+        "simt": GemmParameters,
+        "fp4": Maybe(GemmParameters),
+        "blockwise": Maybe(GemmParameters),
+    },
     "since": Plain(integer=True),  # the year of its first GPU
 }
 

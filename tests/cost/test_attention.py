@@ -196,3 +196,50 @@ def test_wide_heads_take_shorter_tiles_where_two_do_not_fit() -> None:
         TOY_GPU, parameters=replace(TOY, attention={"flash2": replace(TOY_ATTENTION, wide_tile_q=64)})
     )
     assert narrow.work(attention()).sm_s == RooflineCost(TOY_GPU, parameters=TOY).work(attention()).sm_s
+
+
+def _windowed(keys: int, **changed: object) -> float:
+    """Seconds on SMs of 64 heads of 1,280 queries that each see ``keys`` keys up to their own."""
+    parameters = replace(TOY, attention={"flash2": replace(TOY_ATTENTION, **changed)})  # type: ignore[arg-type]
+    shapes = (QUERY, (10, 10, keys, 64), (10, 10, keys, 64))
+    kernel = KernelShape("flash_attention_window_fwd", "attention_fwd", "bfloat16", shapes, (QUERY,))
+    return RooflineCost(TOY_GPU, parameters=parameters).work(kernel).sm_s
+
+
+def test_blocks_of_a_window_visit_its_tiles_and_those_of_their_own_rows() -> None:
+    tile = 4 * 64 * 128 * 128 / 1e12  # of 128 queries and 128 keys, on one SM
+    # 10 blocks a head visit 2 tiles each, 100 heads on 100 SMs.
+    assert _windowed(128) == pytest.approx(10 * 2 * tile)
+    # 5 blocks of 256 rows visit 3 tiles of 128 keys each, twice as long.
+    assert _windowed(128, tile_q=256) == pytest.approx(5 * 3 * 2 * tile)
+    # A window as wide as the sequence is a causal mask: 1 + 2 + ... + 10 tiles.
+    assert _windowed(1279) == pytest.approx(55 * tile)
+
+
+def test_a_step_waits_for_its_scores_whatever_the_width() -> None:
+    tile = 4 * 64 * 128 * 128 / 1e12
+    # 100 blocks of 10 steps on each SM.
+    assert of_one_score(step_s=0.5 * tile) == of_one_score()
+    assert of_one_score(step_s=3 * tile) == pytest.approx(3 * of_one_score())
+
+
+@pytest.mark.parametrize(("heads", "faster"), [(5, 2.0), (100, 1.0)])
+def test_two_sms_share_a_block_of_wide_heads_where_they_are_idle(heads: int, faster: float) -> None:
+    query = (1, heads, 1280, 64)
+    kernel = KernelShape("flash_attention_full_fwd", "attention_fwd", "bfloat16", (query,) * 3, (query,))
+    alone, pairs = (
+        RooflineCost(
+            TOY_GPU,
+            parameters=replace(
+                TOY,
+                attention={
+                    "flash2": replace(
+                        TOY_ATTENTION, wide_head_dim=32, wide_tile_q=128, wide_pairs=shared, tile_q=256
+                    )
+                },
+            ),
+        ).work(kernel)
+        for shared in (False, True)
+    )
+    # 10 blocks a head: 50 of them, on 100 SMs, or 1,000.
+    assert alone.sm_s / pairs.sm_s == pytest.approx(faster)

@@ -284,3 +284,26 @@ def test_what_l2_holds_for_sure_is_not_read_from_hbm() -> None:
     warm = replace(cold, warm_bytes=10_000_000)
     # 22 MB in all, of which 10 come from L2 at 100 TB/s.
     assert cost.work(cold).hbm_bytes - cost.work(warm).hbm_bytes == 10_000_000
+
+
+def test_plain_order_reads_the_smaller_operand_again_for_each_column() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=with_gemm(swept_l2_share=0.5))
+    # 1,000 x 5,000 x 2 bytes are 10 MB, of which half a MB of L2 holds 5%; 20 columns of tiles of 100.
+    plain, swizzled = product(1000, 2000, 5000), product(1000, 2000, 5000)
+    swept = replace(plain, name="cutlass_gemm")
+    again = cost.work(swept).hbm_bytes - cost.work(swizzled).hbm_bytes
+    assert again == pytest.approx(19 * 0.95 * 10e6)
+    # What fits is read once.
+    small = product(1000, 2000, 200)
+    assert cost.work(replace(small, name="cutlass_gemm")).hbm_bytes == cost.work(small).hbm_bytes
+
+
+def test_products_in_blocks_have_a_kernel_of_their_own() -> None:
+    tensor = replace(TOY.tensor, tiles=((100, 100),), splits=(1, 2, 4))
+    constants = replace(TOY, tensor=tensor, blockwise=replace(tensor, splits=(1,)))
+    gpu = replace(TOY_GPU, peak_flops={**TOY_GPU.peak_flops, "fp8": 100e12})
+    deep = product(100, 100, 40_000, "float8_e4m3fn")
+    cost = RooflineCost(gpu, parameters=constants)
+    # One tile on one SM of 1 Tflop/s, beside four of a quarter.
+    assert cost.work(replace(deep, name="blockwise_gemm")).blocks == 1
+    assert cost.work(deep).blocks == 4

@@ -50,10 +50,11 @@ def attend(tape: OpTape, shard: Shard, core: Core, queries: int, keys: int, *, c
         return _unfused(tape, shard, core, queries, keys)
     if shard.software.attention == "eager":
         return eager_attention(tape, shard, core, queries, keys)
-    if core.window and keys > core.window:
+    windowed = bool(core.window) and keys > core.window
+    if windowed:
         # A causal window of w tokens: the first w rows see fewer, w - w^2 / 2s on average.
         keys, causal = core.window - core.window**2 // (2 * keys), False
-    forward, backward = fused(shard, core, queries, keys, causal=causal)
+    forward, backward = fused(shard, core, queries, keys, causal=causal, windowed=windowed)
     op = tape.op(again=True)
     if shard.software.fp8_attention and shard.narrow == NARROW["fp8"]:
         forward, backward = (replace(kernel, dtype=shard.narrow) for kernel in (forward, backward))
@@ -84,9 +85,10 @@ def kept_by_attention(shard: Shard, core: Core, forward: KernelLaunch) -> TapedL
 
 
 def fused(
-    shard: Shard, core: Core, queries: int, keys: int, *, causal: bool
+    shard: Shard, core: Core, queries: int, keys: int, *, causal: bool, windowed: bool = False
 ) -> tuple[KernelLaunch, KernelLaunch]:
-    """Forward and backward; the name says the kernel's class, and "full" where nothing is masked.
+    """Forward and backward; the name says the kernel's class, "full" where nothing is masked, and "window"
+    where a query sees ``keys`` of those up to its own.
 
     Backward computes the scores again: 5 products for forward's 2 (arXiv 2205.14135).
     """
@@ -94,7 +96,7 @@ def fused(
     key = shard.tensor(core.batch, core.kv_heads, keys, core.size)
     lse = shard.tensor(core.batch, core.heads, queries, dtype="float32")
     flops = 4 * core.batch * core.heads * queries * keys * core.size
-    name = f"{shard.software.attention}_attention{'' if causal else '_full'}"
+    name = f"{shard.software.attention}_attention{'_window' if windowed else '' if causal else '_full'}"
     forward = compute(
         f"{name}_fwd", [query, key, key], [query, lse], op_class="attention_fwd", flops=flops,
         module=core.module,

@@ -8,16 +8,16 @@ restarted from its best point.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
 from simcore.apps.measured.kernels import KernelRow, predict_row, read_kernel_rows
-from simcore.cost.gemm import estimate_gemm, gemm_dims
+from simcore.cost.gemm import estimate_gemm, gemm_dims, is_swept, operand_bytes, scales_of
 from simcore.cost.parameters import AttentionParameters, GemmParameters, GenerationParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
@@ -27,15 +27,22 @@ from simcore.hardware.sustained import sustained_throttle_s
 
 FloatArray = npt.NDArray[np.float64]
 
-GEMM_CONSTANTS = (
-    "efficiency", "operand_intensity", "tile_latency_s", "epilogue_s", "tail_share",
-    "split_latency_s", "warm_l2_share", "hbm_share", "overlap_loss", "throttle_s", "prologue_s",
-)  # fmt: skip
+#: Constants of products that a fit finds, by the table of a generation's file that they stand in, and the
+#: math mode of the rows that tell them.
+GEMM_CONSTANTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "tensor": ("bf16", (
+        "efficiency", "operand_intensity", "tile_latency_s", "epilogue_s", "tail_share",
+        "split_latency_s", "warm_l2_share", "hbm_share", "overlap_loss", "throttle_s", "prologue_s",
+    )),
+    "fp4": ("fp4", ("efficiency", "epilogue_s", "overlap_loss", "swept_l2_share")),
+    "blockwise": ("fp8", ("operand_intensity", "epilogue_s", "overlap_loss")),
+}  # fmt: skip
 
 #: Constants that are shares: a fit may not leave 0..1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
     "backward_efficiency", "backward_overlap_loss", "wide_share", "reduction.bandwidth_share",
+    "swept_l2_share",
 }  # fmt: skip
 
 #: Start of a constant that is zero, so that its logarithm exists.
@@ -46,42 +53,45 @@ _EVALUATIONS_PER_CONSTANT = 70
 _Parameters = TypeVar("_Parameters", GemmParameters, AttentionParameters)
 
 
-def fit_gemm(generation: str, rows: Sequence[KernelRow], rounds: int = 3) -> tuple[dict[str, float], float]:
-    """Tensor-core GEMM constants of ``generation`` from its bf16 rows, and the error reached.
+def fit_gemm(
+    parameters: GenerationParameters, rows: Sequence[KernelRow], unit: str = "tensor", rounds: int = 3
+) -> tuple[dict[str, float], float]:
+    """Constants of the table ``unit`` of products from the rows of its generation, and the error reached.
 
-    Errors: InputError when no row is of this generation.
+    Errors: InputError when no row tells them.
     """
-    parameters = load_parameters(generation)
-    columns = [_gemm_columns(*kind, found) for kind, found in _bf16_gemms(generation, rows).items()]
-    if not columns:
-        raise InputError(f"no bf16 GEMM row of a {generation} GPU")
+    mode, names = GEMM_CONSTANTS[unit]
+    found = _gemms(parameters.generation, rows, unit)
+    columns = [_gemm_columns(*kind, of) for kind, of in found.items()]
+    own = getattr(parameters, unit)
+    if not columns or own is None:
+        raise InputError(f"no {mode} GEMM row of a {parameters.generation} GPU")
 
     def error(values: dict[str, float]) -> float:
-        p = _with(parameters.tensor, values)
+        p = _with(own, values)
         held = replace(p, throttle_s=sustained_throttle_s())
         errors = [
-            np.abs(np.log(_gemm_seconds(held if sustained else p, gpu, dims) / measured))
-            for gpu, sustained, dims, measured in columns
+            np.abs(np.log((_gemm_seconds(held if of.sustained else p, mode, of) + of.around_s) / of.seconds))
+            for of in columns
         ]
         return float(np.mean(np.concatenate(errors)))
 
-    start = {name: float(getattr(parameters.tensor, name)) for name in GEMM_CONSTANTS}
+    start = {name: float(getattr(own, name)) for name in names}
     return search(error, start, rounds)
 
 
 def fit_attention(
-    generation: str, rows: Sequence[KernelRow], rounds: int = 3
+    parameters: GenerationParameters, rows: Sequence[KernelRow], rounds: int = 3
 ) -> Iterator[tuple[str, dict[str, float], float]]:
-    """Constants and error of each attention family of ``generation`` that has rows.
+    """Constants and error of each attention family of a generation that has rows.
 
     Forward constants are only fitted where rows time forward alone, since a sum does not tell its parts, and
     backward constants where rows time backward; otherwise they stay what the file's source says.
     """
-    parameters = load_parameters(generation)
     by_family: dict[str, list[KernelRow]] = defaultdict(list)
     for row in rows:
         last = row.kernels[-1]
-        if last.op_class.startswith("attention") and load_gpu(row.gpu).generation == generation:
+        if last.op_class.startswith("attention") and load_gpu(row.gpu).generation == parameters.generation:
             by_family[last.name.split("_")[0]].append(row)
     for family, found in sorted(by_family.items()):
         if family in parameters.attention:
@@ -101,6 +111,8 @@ def _fit_family(
         names.append("wide_share")
     if family == "trtllm":
         names.append("prologue_s")
+    if start.step_s:
+        names.append("step_s")
     # Many rows differ in batch and heads alone; every few of them tell the same.
     sample = rows[:: max(1, len(rows) // 400)]
     gpus = {row.gpu: load_gpu(row.gpu) for row in sample}
@@ -118,29 +130,53 @@ def _fit_family(
     return search(error, {name: float(getattr(start, name)) for name in names}, rounds)
 
 
-def _bf16_gemms(generation: str, rows: Sequence[KernelRow]) -> dict[tuple[str, bool], list[KernelRow]]:
-    """By GPU, and by whether they were repeated until the power limit held them."""
+def tells(generation: str, rows: Sequence[KernelRow], unit: str) -> bool:
+    """Whether some of ``rows`` tell the constants of a table of products."""
+    return bool(_gemms(generation, rows, unit))
+
+
+def _gemms(generation: str, rows: Sequence[KernelRow], unit: str) -> dict[tuple[str, bool], list[KernelRow]]:
+    """Rows that tell a table, by GPU, and by whether they were repeated until the power limit held them."""
     found: dict[tuple[str, bool], list[KernelRow]] = defaultdict(list)
     for row in rows:
         kernel = row.kernels[-1]
-        if kernel.op_class == "gemm" and kernel.dtype == "bfloat16":
+        if kernel.op_class != "gemm" or load_gpu(row.gpu).generation != generation:
+            continue
+        blocks, four = scales_of(kernel.name) > 0, kernel.dtype.startswith("float4")
+        of = "fp4" if four else "blockwise" if blocks else "tensor" if kernel.dtype == "bfloat16" else ""
+        if of == unit:
             found[row.gpu, row.sustained].append(row)
-    return {kind: kept for kind, kept in found.items() if load_gpu(kind[0]).generation == generation}
+    return found
 
 
-def _gemm_columns(
-    gpu: str, sustained: bool, rows: Sequence[KernelRow]
-) -> tuple[GpuSpec, bool, FloatArray, FloatArray]:
+@dataclass(frozen=True)
+class _Columns:
+    """Rows of one GPU: ``dims`` are m, n, k, batch and warm bytes; ``each`` bytes of an operand's element."""
+
+    gpu: GpuSpec
+    sustained: bool
+    dims: FloatArray
+    seconds: FloatArray
+    around_s: FloatArray
+    each: float
+    sweeps: bool
+
+
+def _gemm_columns(gpu: str, sustained: bool, rows: Sequence[KernelRow]) -> _Columns:
     kernels = [row.kernels[-1] for row in rows]
     dims = np.array([(*gemm_dims(kernel), kernel.warm_bytes) for kernel in kernels], dtype=np.float64).T
-    return load_gpu(gpu), sustained, dims, np.array([row.seconds for row in rows])
+    seconds, around_s = np.array([row.seconds for row in rows]), np.array([row.around_s for row in rows])
+    name = kernels[0].name
+    each = operand_bytes(kernels[0].dtype, name)
+    return _Columns(load_gpu(gpu), sustained, dims, seconds, around_s, each, is_swept(name))
 
 
-def _gemm_seconds(p: GemmParameters, gpu: GpuSpec, dims: FloatArray) -> FloatArray:
-    m, n, k, batch, warm_bytes = dims
+def _gemm_seconds(p: GemmParameters, mode: str, of: _Columns) -> FloatArray:
+    m, n, k, batch, warm_bytes = of.dims
+    gpu = of.gpu
     estimate = estimate_gemm(
-        m, n, k, batch, gpu=gpu, parameters=p, peak_flops=gpu.peak_flops["bf16"], warm_bytes=warm_bytes,
-        sustained_efficiency=gpu.gemm_efficiency, element_bytes=2, out_bytes=2,
+        m, n, k, batch, gpu=gpu, parameters=p, peak_flops=gpu.peak_flops[mode], warm_bytes=warm_bytes,
+        sustained_efficiency=gpu.gemm_efficiency, element_bytes=of.each, out_bytes=2, sweeps=of.sweeps,
     )  # fmt: skip
     memory = estimate.hbm_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
     total: FloatArray = np.maximum(estimate.sm_s, memory) + estimate.exposed_s
@@ -187,10 +223,13 @@ def search(
 def print_kernel_fit(generation: str, path: str, rounds: int, only: str | None) -> None:
     """Fit the rows of ``path`` and print a generation's constants as TOML; ``only``: gemm or attention."""
     rows, _ = read_kernel_rows(path)
+    parameters = load_parameters(generation)
     if only != "attention":
-        print_constants("[gemm.tensor]", *fit_gemm(generation, rows, rounds))
+        for unit in GEMM_CONSTANTS:
+            if unit == "tensor" or (getattr(parameters, unit) and tells(generation, rows, unit)):
+                print_constants(f"[gemm.{unit}]", *fit_gemm(parameters, rows, unit, rounds))
     if only != "gemm":
-        for family, values, error in fit_attention(generation, rows, rounds):
+        for family, values, error in fit_attention(parameters, rows, rounds):
             print_constants(f"[attention.{family}]", values, error)
 
 

@@ -12,7 +12,7 @@ from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, w
 from simcore.cost.classify import OP_CLASSES
 from simcore.cost.gemm import operand_bytes
 from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype, parse_shapes
-from simcore.cost.parameters import load_parameters
+from simcore.cost.parameters import GenerationParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError, nearest
 from simcore.hardware import load_gpu, named_board
@@ -45,9 +45,9 @@ FP8_QUANTISE_BYTES_PER_S = 1.25e12
 #: (ai-dynamo/aiconfigurator at 095f58a51c), together with the rates of their products.
 _QUANTISES: Final = (
     (r"per-tensor fp8; includes dynamic", 1.25e-5, 1.79e12),
-    (r"block fp8; includes activation.*sustained", 6.5e-6, 1.28e12),  # another release's kernel
-    (r"block fp8; includes activation", 3.8e-6, 3.78e12),
-    (r"nvfp4 block 16; includes activation", 3.9e-6, 3.24e12),
+    (r"block fp8; includes activation.*sustained", 5.33e-6, 1.26e12),  # another release's kernel
+    (r"block fp8; includes activation", 3.19e-6, 3.76e12),
+    (r"nvfp4 block 16; includes activation", 2.97e-6, 3.19e12),
 )
 #: Of L2, what a benchmark that cycles its weights leaves of the activations that it reads again: the best of
 #: 0.5, 0.85 and 1 for the bf16 rows of B200 and GB200.
@@ -185,6 +185,8 @@ def _quantising_s(columns: dict[str, str]) -> float:
 def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     m, n, k = _sizes(columns, "m", "n", "k")
     name = "blockwise_gemm" if "1x128" in columns["op"] or "1x128" in columns["notes"] else "gemm"
+    if "torch_flow" in columns["notes"] and dtype.startswith("float4"):
+        name = "cutlass_gemm"  # TensorRT-LLM's own
     shapes = ((m, k), (k, n))
     warm = 0
     if "weights cycled beyond L2" in columns["notes"]:
@@ -223,9 +225,8 @@ def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[
     kv_heads = _sizes(columns, "kv_heads")[0] if columns["kv_heads"] else heads
     causal = _number(columns, "causal") > 0
     window = re.search(r"sliding window (\d{1,7})\b", columns["notes"])
-    # Each query sees the keys of its window alone: as many as if nothing were masked among so many keys.
     keys = min(seq, int(window[1])) if window else seq
-    mask = "causal" if causal and keys == seq else "full"
+    mask = "window" if keys < seq else "causal" if causal else "full"
     query, key = (batch, heads, seq, dim), (batch, kv_heads, keys, dim)
     name = f"{family}_scaled_dot_product_attention_{mask}"
     forward = KernelShape(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
@@ -279,9 +280,17 @@ def cost_of(gpu: str, sustained: bool) -> RooflineCost:
     constants = load_parameters(spec.table("cost"))
     if not sustained:
         return RooflineCost(spec, parameters=constants)
-    held = replace(constants.tensor, throttle_s=sustained_throttle_s())
-    narrow = constants.fp4 and replace(constants.fp4, throttle_s=sustained_throttle_s())
-    return RooflineCost(spec, parameters=replace(constants, tensor=held, fp4=narrow))
+    return RooflineCost(spec, parameters=held_at_the_limit(constants))
+
+
+def held_at_the_limit(constants: GenerationParameters) -> GenerationParameters:
+    """``constants`` of products that the power limit slows from their start."""
+    slowed = {
+        unit: replace(own, throttle_s=sustained_throttle_s())
+        for unit in ("tensor", "fp4", "blockwise")
+        if (own := getattr(constants, unit)) is not None
+    }
+    return replace(constants, **slowed)
 
 
 def unfused_attention(

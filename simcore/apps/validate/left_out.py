@@ -1,6 +1,8 @@
 """Rows of a GPU predicted without any row of it: how far the constants carry.
 
-A GPU whose generation was fitted on another GPU is predicted as always.  Where it is the only one of its
+A GPU that no fit has seen (``fitted_on`` of its generation's file) is predicted as always.  Where others of
+its generation were fitted, too, the constants are fitted anew to their rows alone, and the share that long
+products keep under the power limit (``gemm_efficiency``) is theirs.  Where it is the only one of its
 generation, constants come from another generation: shares are the same, latencies are the same number of
 clock cycles, and what a generation is known to do (tiles, persistence, multicast, the rows that one read of
 operands serves) is its own.
@@ -8,46 +10,45 @@ operands serves) is its own.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
-from simcore.apps.measured.kernels import KernelRow, predict_row
+from simcore.apps.fit.kernels import GEMM_CONSTANTS, fit_attention, fit_gemm, tells
+from simcore.apps.measured.kernels import KernelRow, held_at_the_limit, predict_row
 from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.cost.parameters import AttentionParameters, GemmParameters, GenerationParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.hardware import load_gpu
 from simcore.hardware.specs import GpuSpec
+from simcore.tables import names
 
 #: The attention kernels whose code is one for several generations, written for the instructions of each.
 _SHARED_ATTENTION = "trtllm"
 
 
-def left_out_errors(rows: Sequence[KernelRow]) -> ErrorTable:
+def left_out_errors(rows: Sequence[KernelRow], rounds: int = 2) -> ErrorTable:
     """Errors by GPU and op of rows that can be predicted without those of their GPU, microseconds.
 
-    Covers products and the attention whose code several generations share.
+    Covers products and the attention whose code several generations share.  ``rounds``: of a fit to others.
     """
-    fitted_on: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        last = row.kernels[-1]
-        if last.op_class == "gemm" and last.dtype == "bfloat16":
-            fitted_on[load_gpu(row.gpu).generation].add(row.gpu)
-    costs: dict[str, RooflineCost | None] = {}
     scored = []
-    for row in rows:
-        last = row.kernels[-1]
-        if last.op_class not in ("gemm", "bgemm") and not last.name.startswith(_SHARED_ATTENTION):
-            continue
-        if row.gpu not in costs:
-            costs[row.gpu] = _cost_without(row.gpu, fitted_on)
-        cost = costs[row.gpu]
-        if cost is not None:
-            family, predicted = f"{row.columns['op']} {row.gpu}", predict_row(row, cost)
+    for gpu in dict.fromkeys(row.gpu for row in rows):
+        known = _without(gpu, rows, rounds)
+        for row in rows if known is not None else ():
+            last = row.kernels[-1]
+            if row.gpu != gpu or not (
+                last.op_class in ("gemm", "bgemm") or last.name.startswith(_SHARED_ATTENTION)
+            ):
+                continue
+            assert known is not None
+            spec, constants = known
+            held = held_at_the_limit(constants) if row.sustained else constants
+            predicted = predict_row(row, RooflineCost(spec, parameters=held))
             scored.append(
                 {
                     "id": row.line,
-                    "family": family,
+                    "family": f"{row.columns['op']} {gpu}",
                     "measured": row.seconds * 1e6,
                     "predicted": predicted * 1e6,
                 }
@@ -63,19 +64,35 @@ def left_out_lines(found: Mapping[str, Mapping[str, float]]) -> list[str]:
     return lines
 
 
-def _cost_without(gpu: str, fitted_on: dict[str, set[str]]) -> RooflineCost | None:
-    """A cost model without rows of ``gpu``; None when no other GPU has rows."""
+def _without(gpu: str, rows: Sequence[KernelRow], rounds: int) -> tuple[GpuSpec, GenerationParameters] | None:
+    """A GPU and its constants as if it had no rows; None when no other GPU has any."""
     spec = load_gpu(gpu)
-    own = load_parameters(spec.generation)
-    if fitted_on.get(spec.generation, set()) - {gpu}:
-        return RooflineCost(spec, parameters=own)
-    others = sorted(
-        (name, found) for name, gpus in fitted_on.items() for found in gpus if name != spec.generation
-    )
-    if not others:
-        return None
-    generation, source = others[0]
-    return RooflineCost(spec, parameters=carried(load_parameters(generation), load_gpu(source), own, spec))
+    own = load_parameters(spec.table("cost"))
+    if gpu not in own.fitted_on:
+        return spec, own
+    tell = [row for row in rows if row.gpu != gpu and row.gpu in own.fitted_on]
+    if tell:
+        others = [load_gpu(name) for name in dict.fromkeys(row.gpu for row in tell)]
+        shares = [other.gemm_efficiency for other in others]
+        return replace(spec, gemm_efficiency=fmean(shares)), _refitted(own, tell, rounds)
+    for generation in names("hardware_profiles", "cost"):
+        source = next((name for name in load_parameters(generation).fitted_on if name != gpu), None)
+        if generation != own.generation and any(row.gpu == source for row in rows):
+            assert source is not None
+            return spec, carried(load_parameters(generation), load_gpu(source), own, spec)
+    return None
+
+
+def _refitted(own: GenerationParameters, rows: Sequence[KernelRow], rounds: int) -> GenerationParameters:
+    """``own`` with what ``rows`` alone tell."""
+    for unit in GEMM_CONSTANTS:
+        if getattr(own, unit) is not None and tells(own.generation, rows, unit):
+            values, _ = fit_gemm(own, rows, unit, rounds)
+            own = replace(own, **{unit: replace(getattr(own, unit), **values)})
+    attention = dict(own.attention)
+    for family, values, _ in fit_attention(own, rows, rounds):
+        attention[family] = replace(attention[family], **values)  # type: ignore[arg-type]
+    return replace(own, attention=attention)
 
 
 def carried(

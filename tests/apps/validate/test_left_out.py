@@ -8,7 +8,8 @@ import pytest
 
 from simcore.apps.measured.kernels import KernelRow
 from simcore.apps.validate.left_out import carried, left_out_errors
-from simcore.cost import KernelShape
+from simcore.cost import KernelShape, RooflineCost
+from simcore.cost.parameters import load_parameters
 from simcore.hardware import load_gpu
 from tests.cost.toys import TOY, TOY_ATTENTION, TOY_GPU, with_gemm
 
@@ -38,6 +39,35 @@ def test_the_only_fitted_gpu_of_a_generation_is_predicted_from_another() -> None
     other = left_out_errors([row("h100-sxm"), row("h800", "float8_e4m3fn", 3)])
     assert [found["id"] for found in other.rows] == [3]
     assert load_gpu("h800").generation == "hopper"
+
+
+def test_another_gpu_of_the_generation_is_fitted_anew() -> None:
+    made = []
+    for gpu, slower in (("gb200", 1.3), ("b200-sxm", 1.0)):
+        cost = RooflineCost(load_gpu(gpu), parameters=load_parameters("blackwell"))
+        for size in (2048, 4096, 8192):
+            for depth in (1024, 4096):
+                shapes = ((size, depth), (depth, size))
+                kernel = KernelShape(
+                    "gemm",
+                    "gemm",
+                    "bfloat16",
+                    shapes,
+                    ((size, size),),
+                    2 * size * size * depth,
+                    replayed=True,
+                )
+                seconds = slower * cost.seconds(kernel)
+                made.append(KernelRow(len(made), gpu, "gemm", (kernel,), seconds, 0.0, {"op": "gemm"}))
+    found = left_out_errors(made, rounds=1)
+    # As slow as what the others measured, not as what it measured itself.
+    errors = [row["error"] for row in found.rows if row["family"] == "gemm b200-sxm"]
+    assert len(errors) == 6 and sum(errors) / 6 == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_gpu_that_no_fit_has_seen_is_predicted_as_always() -> None:
+    kept = left_out_errors([row("h100-sxm"), row("h200", line=3)])
+    assert [found["id"] for found in kept.rows] == [3]
 
 
 def test_without_another_fitted_gpu_there_is_nothing_to_carry() -> None:

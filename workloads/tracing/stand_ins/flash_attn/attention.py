@@ -39,7 +39,7 @@ def flash_attn_func(
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, None, dropout_p, causal, scale=softmax_scale, enable_gqa=True
         ).transpose(1, 2)
-    return _attend(q, k, v, _kernel(causal and not windowed), scores, return_attn_probs)
+    return _attend(q, k, v, _kernel(causal, windowed), scores, return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -64,7 +64,7 @@ def flash_attn_varlen_func(
     scores, windowed = packed_scores(
         q, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window_size
     )
-    return _attend(q, k, v, _kernel(causal and not windowed), scores, return_attn_probs)
+    return _attend(q, k, v, _kernel(causal, windowed), scores, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(qkv: torch.Tensor, *args: Any, **options: Any) -> Any:
@@ -110,7 +110,7 @@ def _flash_attn_forward(
 ) -> Any:
     """The kernel alone, for rings of attention: result, logarithms of sums, two that are empty."""
     scores, windowed = _padded_scores(q, k, causal, (window_size_left, window_size_right))
-    return (*_forward(q, k, v, _kernel(causal and not windowed), scores), *_nothing(q))
+    return (*_forward(q, k, v, _kernel(causal, windowed), scores), *_nothing(q))
 
 
 def _flash_attn_backward(
@@ -135,7 +135,7 @@ def _flash_attn_backward(
 ) -> torch.Tensor:
     """Writes gradients to ``dq``, ``dk`` and ``dv``; gives sums over rows."""
     scores, windowed = _padded_scores(q, k, causal, (window_size_left, window_size_right))
-    kernel = _kernel(causal and not windowed)
+    kernel = _kernel(causal, windowed)
     return _backward(dout, (q, k, v, out, softmax_lse), (dq, dk, dv), kernel, scores)
 
 
@@ -165,7 +165,7 @@ def _flash_attn_varlen_forward(
     scores, windowed = packed_scores(
         q, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window
     )
-    return (*_forward(q, k, v, _kernel(causal and not windowed), scores), *_nothing(q))
+    return (*_forward(q, k, v, _kernel(causal, windowed), scores), *_nothing(q))
 
 
 def _flash_attn_varlen_backward(
@@ -198,7 +198,7 @@ def _flash_attn_varlen_backward(
     scores, windowed = packed_scores(
         q, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window
     )
-    kernel = _kernel(causal and not windowed)
+    kernel = _kernel(causal, windowed)
     return _backward(dout, (q, k, v, out, softmax_lse), (dq, dk, dv), kernel, scores)
 
 
@@ -257,9 +257,9 @@ def packed_scores(
     return heads * round(scores), any(some is not None for some in seen)
 
 
-def _kernel(causal: bool) -> str:
+def _kernel(causal: bool, windowed: bool) -> str:
     """Part of a kernel's name: a price takes kernels for causal ones where queries and keys are as many."""
-    return "causal" if causal else "full"
+    return "window" if windowed else "causal" if causal else "full"
 
 
 def _nothing(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
