@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -27,6 +27,8 @@ ASKED: Final = ("job", "workload", "cluster", "set")
 #: Seconds of a step and of its 80% band; tokens per second of all GPUs; model flop/s of one, causal attention
 #: counted once; why there is no answer.
 ANSWERED: Final = ("step_s", "low_s", "high_s", "tokens_per_s", "tflops_per_gpu", "refused")
+#: Of a table of answers beside the frozen ones; ``moved``: relative change of the step time.
+BESIDE: Final = ("job", "frozen_s", "today_s", "moved", "low_s", "high_s", "refused")
 #: Relative change of a step time from which a prediction has moved.
 _MOVED: Final = 1e-3
 
@@ -37,9 +39,14 @@ def forecast(
     ),
     write: Annotated[bool, typer.Option("--write", help="Freeze: fill in jobs without an answer.")] = False,
     only: Annotated[str, typer.Option("--only", metavar="WORD", help="Jobs with this in the name.")] = "",
+    beside: Annotated[
+        Path | None, typer.Option(metavar="CSV", help="Write today's answers beside the frozen ones.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predictions that were frozen before they were scored, asked again."""
+    if beside is not None and beside.resolve() == table.resolve():
+        raise InputError(f"--beside: {table} holds what was frozen; name another file")
     rows = [dict(row) for _, row in csv_rows(table, "forecast", ASKED)]
     chosen = [row for row in rows if only in row["job"] and not (write and _frozen(row))]
     if not chosen and not write:
@@ -49,7 +56,9 @@ def forecast(
         asked.append({"job": row["job"], "frozen": _answers(row), "today": today})
         if write:
             row |= today
-            _save(table, rows)
+            _save(table, rows, (*ASKED, *ANSWERED))
+    if beside is not None:
+        _save(beside, [_beside(one) for one in asked], BESIDE)
     if as_json:
         print(json.dumps({"jobs": asked}))
     elif not write:
@@ -89,9 +98,19 @@ def _answer(found: Mapping[str, Any]) -> dict[str, str]:
     return dict(zip(ANSWERED, [*texts, ""], strict=True))
 
 
-def _save(table: Path, rows: list[dict[str, str]]) -> None:
+def _beside(one: Mapping[str, Any]) -> dict[str, str]:
+    frozen, today = one["frozen"], one["today"]
+    both = frozen["step_s"] and today["step_s"]
+    return {
+        "job": one["job"], "frozen_s": frozen["step_s"], "today_s": today["step_s"],
+        "moved": f"{float(today['step_s']) / float(frozen['step_s']) - 1:+.4f}" if both else "",
+        "low_s": today["low_s"], "high_s": today["high_s"], "refused": today["refused"],
+    }  # fmt: skip
+
+
+def _save(table: Path, rows: list[dict[str, str]], columns: Sequence[str]) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, (*ASKED, *ANSWERED), lineterminator="\n", restval="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
     writer.writeheader()
     writer.writerows(rows)
     whole_text(table, text.getvalue())

@@ -30,7 +30,12 @@ def test_a_job_is_asked_once_and_compared_later(tmp_path: Path, capsys: pytest.C
     table.write_text(table.read_text().replace(f",{small['step_s']},", f",{frozen},"))
     assert simcore("forecast", table, "--write") == 0 and rows_of(table)[0]["step_s"] == frozen
     capsys.readouterr()
-    assert simcore("forecast", table, "--only", "small") == 0
+    before = table.read_text()
+    assert simcore("forecast", table, "--only", "small", "--beside", tmp_path / "today.csv") == 0
+    (today,) = rows_of(tmp_path / "today.csv")
+    assert (today["frozen_s"], today["today_s"], today["moved"]) == (frozen, small["step_s"], "-0.5000")
+    assert simcore("forecast", table, "--beside", table) == InputError.exit_code
+    assert table.read_text() == before
     said = capsys.readouterr().out
     assert f"small: frozen {frozen} s, today {small['step_s']} s (-50.0%)" in said
     assert "1 of 1 predictions have moved" in said
