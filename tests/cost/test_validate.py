@@ -218,3 +218,23 @@ def test_quantising_is_taken_off_and_windows_are_as_wide_as_the_notes_say(tmp_pa
     )
     (kernel,) = (kernel for kernel in rows[2].kernels if kernel.op_class == "attention_fwd")
     assert kernel.in_shapes[1][2] == 128
+
+
+def test_a_layer_of_experts_is_the_kernels_of_one_rank(tmp_path: Path) -> None:
+    notes = "whole fused-MoE op; topk=8 experts=128 ep=4 tp=2; distribution={}; deepgemm; sustained"
+    layer: dict[str, object] = {
+        "gpu": "GB200", "op": "moe grouped gemm layer", "dtype": "fp8_block", "m": 4096, "n": 768, "k": 2048,
+        "groups": 32, "time_us": 400, "notes": notes.format("balanced"),
+    }  # fmt: skip
+    table = write(tmp_path / "k.csv", layer, {**layer, "notes": notes.format("power_law_1.2")})
+    (row,), (refused,) = read_kernel_rows(table)
+    assert "power_law_1.2" in refused["reason"]
+    assert row.family == "experts fp8_block deepgemm gb200"
+    # 4,096 tokens x 8 / 4 ranks are 8,192, 256 for each of 32 experts, through gate, up and down.
+    products = [kernel for kernel in row.kernels if kernel.op_class == "bgemm"]
+    assert [kernel.out_shapes for kernel in products] == [((32, 256, 1536),), ((32, 256, 2048),)]
+    assert sum(kernel.flops for kernel in products) == 6 * 8192 * 2048 * 768
+    (plain,), _ = read_kernel_rows(
+        write(tmp_path / "n.csv", {**layer, "notes": notes.format("balanced") + " non-gated"})
+    )
+    assert sum(kernel.flops for kernel in plain.kernels) == 4 * 8192 * 2048 * 768

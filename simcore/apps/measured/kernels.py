@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from simcore.apps.measured.experts import engine_of, expert_layer
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
 from simcore.cost.classify import OP_CLASSES
 from simcore.cost.gemm import operand_bytes
@@ -62,6 +63,9 @@ _ATTENTION = {
     "attention AITER": "cudnn",  # what Transformer Engine calls fused attention on AMD
 }
 
+
+#: Whole layers of experts as engines time them.
+_EXPERTS: Final = "moe grouped gemm layer"
 
 _MOST_DIM = 1 << 31  # no tensor has a longer dimension
 
@@ -156,6 +160,11 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
         if op == "gemm" and dtype.startswith(("float8", "float4")):
             around_s = _quantising_s(columns)
         family = f"{'grouped ' if op.startswith('grouped') else ''}gemm {columns['dtype']} {gpu}"
+    elif op == _EXPERTS:
+        tokens, ffn, hidden, experts = _sizes(columns, "m", "n", "k", "groups")
+        kernels = expert_layer(tokens, ffn, hidden, experts, dtype, columns["notes"])
+        flops = float(sum(kernel.flops for kernel in kernels))
+        family = f"experts {columns['dtype']} {engine_of(columns['notes'])} {gpu}"
     elif op == "attention PyTorch":
         kernels, flops = _unfused(columns, dtype)
         family = f"{op} {columns['pass']} {gpu}"

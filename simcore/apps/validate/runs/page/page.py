@@ -68,8 +68,8 @@ slope of MPT's times over sequence length), that Hopper's products share tiles o
 lengths of packed documents in fine-tuning (a band).
 
 **Rows that nobody had seen.**  Tables that came after presets and numbers were made are scored in
-[published-runs.md](published-runs.md): of MLPerf v5.0 and v5.1 on H200, nine rows, 7.2% off on average against a
-goal of 5, 3.1% without one of 512 GPUs (Oracle, -39.9%).
+[published-runs.md](published-runs.md): of MLPerf v5.0 and v5.1 on H200, nine rows, 7.2% off on average
+against a goal of 5, 3.1% without one of 512 GPUs (Oracle, -39.9%).
 """
 
 _OTHERS: Final = (
