@@ -150,7 +150,7 @@ def _gemms(generation: str, rows: Sequence[KernelRow], unit: str) -> dict[tuple[
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _GemmColumns:
     """Rows of one GPU: ``dims`` are m, n, k, batch and warm bytes; ``each`` bytes of an operand's element."""
 
     gpu: GpuSpec
@@ -162,16 +162,16 @@ class _Columns:
     sweeps: bool
 
 
-def _gemm_columns(gpu: str, sustained: bool, rows: Sequence[KernelRow]) -> _Columns:
+def _gemm_columns(gpu: str, sustained: bool, rows: Sequence[KernelRow]) -> _GemmColumns:
     kernels = [row.kernels[-1] for row in rows]
     dims = np.array([(*gemm_dims(kernel), kernel.warm_bytes) for kernel in kernels], dtype=np.float64).T
     seconds, around_s = np.array([row.seconds for row in rows]), np.array([row.around_s for row in rows])
     name = kernels[0].name
     each = operand_bytes(kernels[0].dtype, name)
-    return _Columns(load_gpu(gpu), sustained, dims, seconds, around_s, each, is_swept(name))
+    return _GemmColumns(load_gpu(gpu), sustained, dims, seconds, around_s, each, is_swept(name))
 
 
-def _gemm_seconds(p: GemmParameters, mode: str, of: _Columns) -> FloatArray:
+def _gemm_seconds(p: GemmParameters, mode: str, of: _GemmColumns) -> FloatArray:
     m, n, k, batch, warm_bytes = of.dims
     gpu = of.gpu
     estimate = estimate_gemm(
