@@ -10,6 +10,8 @@ A gradient is the sum over all lookups of a row: keys are sorted (``key_sort``),
 up is read with its optimizer's state, changed and written once, while the gradients of its lookups are read
 in turn.  ``.atomic`` adds each lookup's gradient into the row where it lies instead: popular rows are met in
 L2, which adds at the rate of its slices.
+``.hugectr``: HugeCTR's, whose rows wait for lists that say where they lie, in L2 or not; its sums are
+written for an optimizer that reads them.
 ``.fbgemm``: FBGEMM's kernels.  A warp takes clocks for every row that it adds and every bag that it writes,
 wherever rows come from: a table that L2 holds is read no faster.  An update has a block or a warp for each
 row, behind kernels that make places of keys and find runs of equal ones; others share lookups out evenly.
@@ -37,9 +39,8 @@ _BURST: Final = 64
 #: Share of usable bandwidth that rows read at random reach: FBGEMM's table batched embeddings read 128
 #: columns in fp32 at 1.1 to 1.2 TB/s of 1.555 on A100 (arXiv 2101.05615; the stream itself reaches 0.9).
 _RANDOM_SHARE: Final = 0.82
-#: The same of kernels that share lookups out evenly, rows of 16 bits among them: one value for all 73 MLPerf
-#: runs of DLRM and DCN-v2 with NVLink (A100, H100, B200), of 0.55, 0.65, 0.75 and 0.82; DCN-v2 alone says
-#: 0.65, too, and DLRM alone 0.55.
+#: The same of kernels that share lookups out evenly, rows of 16 bits among them (MLPerf's runs, of which it
+#: moves the mean error by 0.3 points between 0.5 and 0.82).
 _EVEN_SHARE: Final = 0.65
 #: Share of L2 that rows may stay in while others stream through.
 _KEPT_SHARE: Final = 0.5
@@ -48,6 +49,11 @@ _KEPT_SHARE: Final = 0.5
 #: 122 tables, 7.2 and 2.54 ms (hardware_profiles/measured/fbgemm-a100-40).
 _GRADIENT_SHARE: Final = 0.55
 _ROW_CLOCKS: Final = 24.0
+#: Clocks of an SM that a row of 128 columns takes HugeCTR's kernels: a warp (a block of four in the hybrid
+#: embedding, 16 to an SM) reads where a key stands, the key, where its row lies, and the row, one after the
+#: other, 262 clocks each from L2 and 466 from HBM (A100, arXiv 2402.13499): 78 of 16 blocks.  Fitted to
+#: MLPerf's 73 runs of DLRM and DCN-v2 with NVLink, of 50 to 90 in steps of 10.
+_HUGECTR_CLOCKS: Final = 70.0
 _ROW_COLUMNS: Final = 128
 #: Bits of a key that one pass of a radix sort takes, and bytes of its place (CUB onesweep: each pass reads
 #: and writes both; one more reading counts digits).
@@ -69,6 +75,7 @@ _PASS_S: Final = 12e-6
 #: (measured for atomicAdd on A100: 2.4 of 5.1 TB/s).
 _ATOMIC_SHARE: Final = 0.45
 _FBGEMM: Final = ".fbgemm"
+_HUGECTR: Final = ".hugectr"
 _ZIPF: Final = re.compile(r"\.zipf=(\d+(?:\.\d+)?)")
 
 
@@ -136,6 +143,13 @@ def _read_of_rows(tables: list[Looked], zipf: float, size: int, context: Context
     return cold, through
 
 
+def _waits(name: str, tables: list[Looked]) -> float:
+    """Clocks of an SM that HugeCTR's rows take, narrow ones several to a warp; none of other kernels."""
+    if _HUGECTR not in name:
+        return 0.0
+    return _HUGECTR_CLOCKS * sum(one.lookups * one.dim / _ROW_COLUMNS for one in tables)
+
+
 @formula("lookup_fwd")
 def lookup(kernel: KernelShape, context: Context) -> Work:
     """See Note [Rows of tables]."""
@@ -149,7 +163,7 @@ def lookup(kernel: KernelShape, context: Context) -> Work:
     sizes = [_sectors(one.dim * kernel.element_bytes) for one in tables]
     bags = written / kernel.element_bytes / (sum(one.dim * one.lookups for one in tables) / (count or 1) or 1)
     wide = sum(one.lookups * -(-one.dim // _ROW_COLUMNS) for one in tables) / (count or 1)
-    clocks = _ROW_CLOCKS * wide * (count + bags) if _FBGEMM in kernel.name else 0.0
+    clocks = _ROW_CLOCKS * wide * (count + bags) if _FBGEMM in kernel.name else _waits(kernel.name, tables)
     issued = clocks / (context.gpu.num_sms * context.gpu.boost_clock_hz)
     host_s = _from_host_s(kernel.name, tables, sizes, context)
     return _random(kernel.name, cold, through, written + _KEY * count, host_s, context, issued)
@@ -182,7 +196,9 @@ def update(kernel: KernelShape, context: Context) -> Work:
             rows += 2 * row * met
             again += row * one.lookups
         else:
-            rows += 2 * (row + wide) * met
+            # HugeCTR's sums are written for an optimizer that reads them.
+            apart = 2 * _sectors(4 * one.dim) if _HUGECTR in kernel.name else 0
+            rows += (2 * (row + wide) + apart) * met
         changed += one.dim * narrow * one.lookups
     # Gradients of pooled rows are read for every lookup: from HBM once, then from L2 where they fit.
     fits = gradients <= _KEPT_SHARE * context.gpu.l2_bytes
@@ -190,7 +206,8 @@ def update(kernel: KernelShape, context: Context) -> Work:
     through = rows + changed + again / _ATOMIC_SHARE
     keys = _KEY * float(sum(one.lookups for one in tables))
     host_s = _from_host_s(kernel.name, tables, sizes, context)
-    work = _random(kernel.name, rows, through, keys, host_s, context)
+    issued = _waits(kernel.name, tables) / (context.gpu.num_sms * context.gpu.boost_clock_hz)
+    work = _random(kernel.name, rows, through, keys, host_s, context, issued)
     share = 1.0 if fits else _GRADIENT_SHARE if _FBGEMM in kernel.name else _EVEN_SHARE
     sums_s = read / (context.hbm_bytes_per_s * share)
     return replace(work, sm_s=work.sm_s + sums_s, hbm_bytes=work.hbm_bytes + read)

@@ -46,6 +46,25 @@ def test_a_table_in_l2_is_read_no_faster_than_warps_add_rows() -> None:
     assert even < fbgemm
 
 
+def test_rows_wait_for_what_says_where_they_lie_in_hugectrs_kernels() -> None:
+    # 70 clocks of an SM for each row of 128 columns, in L2 or not; of two columns 64 rows share a warp's.
+    read = COST.work(_kernel("table_lookup.hugectr", "lookup_fwd", rows=1000))
+    assert read.sm_s == pytest.approx(70 * LOOKUPS / (GPU.num_sms * GPU.boost_clock_hz))
+    narrow = KernelShape(
+        "table_lookup.hugectr", "lookup_fwd", "int32", ((1000, 2), (LOOKUPS,)), ((LOOKUPS, 2),)
+    )
+    assert COST.work(narrow).sm_s < read.sm_s / 10
+    # Sums of 512 bytes a row are written, and read by the optimizer.
+    one, both = (
+        COST.work(
+            KernelShape(f"table_update.sgd{whose}", "lookup_bwd", "float32",
+                        ((ROWS, DIM), (LOOKUPS,), (LOOKUPS, DIM)), ((ROWS, DIM),))
+        ).hbm_bytes
+        for whose in ("", ".hugectr")
+    )  # fmt: skip
+    assert both - one == pytest.approx(2 * 512 * ROWS * (1 - math.exp(-LOOKUPS / ROWS)))
+
+
 def test_rows_of_a_large_table_come_from_hbm_at_the_rate_of_random_rows() -> None:
     work = COST.work(_kernel("table_lookup", "lookup_fwd"))
     # Each lookup reads 512 bytes, but for those of the share of rows that half of L2 holds; keys of 8 bytes

@@ -16,8 +16,9 @@ from workloads.jobs import Description, complete
 from workloads.models.tables import TableSpec, TablesView
 from workloads.parallel.job import Job
 from workloads.parallel.members import members_of
-from workloads.parallel.placement import PlacedTable, check_plan, placed, views
+from workloads.parallel.placement import PlacedTable, check_plan, placed
 from workloads.parallel.table_plans import read_plan
+from workloads.parallel.table_views import views
 
 GROUPS = ("world", "intra", "inter")
 WAYS = (

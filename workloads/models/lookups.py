@@ -60,10 +60,24 @@ def sorted_out(at: Passage, spec: TablesSpec, view: TablesView) -> list[KernelLa
     return [replace(places, dtype="float32"), *[select] * 12]
 
 
+def lists_kept(at: Passage, keys: Sequence[Tensor], groups: int) -> list[KernelLaunch]:
+    """What came ahead is copied before the next batch comes: keys, how many, and where each bag's begin.
+
+    HugeCTR/src/embeddings/embedding_collection.cpp, cache_ddl_output: four copies for tables on some GPUs,
+    and for those on all; then offsets and addresses of rows are found (two kernels).
+    """
+    whole = Tensor((sum(key.numel for key in keys),), at.shard.software.key_dtype)
+    one = Tensor((1,), at.shard.software.key_dtype)
+    found = compute("key_lists", [whole], [whole], op_class="copy", module=at.module)
+    small = compute("key_lists", [one], [one], op_class="copy", module=at.module)
+    return [found, replace(small, launches=4 * groups - 1), replace(found, launches=2)]
+
+
 def _named(at: Passage, spec: TablesSpec, kernel: str) -> str:
     """A kernel's name with what its cost depends on beside shapes."""
     far = f".uvm={spec.cached:g}" if spec.memory == "uvm" else ""
-    whose = ".fbgemm" if at.shard.software.table_kernels == "fbgemm" else ""
+    own = at.shard.software.table_kernels
+    whose = "" if own == "even" else f".{own}"
     return f"{kernel}{whose}{f'.zipf={spec.popularity:g}' if spec.popularity else ''}{far}"
 
 
@@ -210,9 +224,10 @@ def _copied_at_once(
     gradient = Tensor((max(1, round(sum(one.handed_out for one in held) * at.batch)),), wire)
     op.back(compute("aten::zeros", [], [whole], op_class="fill", module=name), "weight")
     weights = weights_of(held, dtype)
+    whose = ".hugectr" if at.shard.software.table_kernels == "hugectr" else ""
     kernel = compute(
-        f"table_update.atomic{'.g16' if wire != 'float32' else ''}", [*weights, *keys, gradient], weights,
-        op_class="lookup_bwd", module=name,
+        f"table_update.atomic{'.g16' if wire != 'float32' else ''}{whose}", [*weights, *keys, gradient],
+        weights, op_class="lookup_bwd", module=name,
     )  # fmt: skip
     op.back(
         replace(kernel, dtype=dtype, bytes_read=gradient.num_bytes, bytes_written=gradient.num_bytes),

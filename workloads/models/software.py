@@ -51,7 +51,7 @@ class SoftwareSpec(Frozen):
     lie pixel by pixel, see Note [Order of channels] of ``images.py``.  ``norm_activation_fusion``: one kernel
     for a batch norm, the residual sum and the activation behind it.
     ``lookup_kernels``: one for all tables of a rank, one each, or what TensorFlow's feature columns make of
-    each ("columns"); ``table_kernels``: FBGEMM's, or such as share lookups out evenly (HugeCTR's);
+    each ("columns"); ``table_kernels``: FBGEMM's, HugeCTR's, or such as share lookups out evenly;
     ``table_update``, ``keys_ahead``: see Note [Lookups] of ``kinds/tables.py``; ``embedding_output``: the
     dtype of sums of rows, which travel; ``one_shot_sms``: gradients are added up by a kernel of so many SMs
     (0: by NCCL), see ``simcore/collectives/kinds/all_reduce.py``.
@@ -141,7 +141,7 @@ class SoftwareSpec(Frozen):
     norm_activation_fusion: bool = False
     lookup_kernels: Literal["grouped", "each", "columns"] = "grouped"
     table_update: Literal["fused", "sorted", "atomic"] = "fused"
-    table_kernels: Literal["fbgemm", "even"] = "fbgemm"
+    table_kernels: Literal["fbgemm", "hugectr", "even"] = "fbgemm"
     one_shot_sms: int = Field(default=0, ge=0, le=128)
     embedding_output: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     key_dtype: Literal["int64", "int32"] = "int64"

@@ -13,8 +13,9 @@ from workloads.models.listed import BlockModel, module_of
 from workloads.models.lookups import TablesSpec
 from workloads.models.tables import TablesView, row_bytes, whole_view
 from workloads.parallel.job import Job
-from workloads.parallel.placement import PlacedTable, check_plan, expanded, placed, views
+from workloads.parallel.placement import PlacedTable, check_plan, expanded, placed
 from workloads.parallel.strategy import StrategySpec, Word
+from workloads.parallel.table_views import views
 
 Views = tuple[tuple[str, TablesView], ...]
 

@@ -1,4 +1,4 @@
-"""Which rank holds which tables, and what each looks up and exchanges.
+"""Which rank holds which tables.
 
 Note [Placements]
     Over n ranks, as TorchRec calls them: "table_wise" (a table on one rank), "column_wise" (its columns on
@@ -7,9 +7,11 @@ Note [Placements]
     each), "data_parallel" (on all).  "hybrid": popular rows on all, the others dealt out row by row
     (HugeCTR's HybridSparseEmbedding).  "balanced": tables too dear for one rank are split by columns, those
     too large for that by rows; the rest is dealt out, the dearest first, to the rank with the least to do
-    that has room.  "hierarchical": each table is "table_row_wise" on as many inner groups as it is dear, so
-    that ranks of a group do as much and only its sums leave it (HugeCTR's hier_auto).  "auto": of these two
-    the one whose busiest rank has less to do.  A table costs what is read of it and what it hands out.
+    that has room.  "hierarchical": tables dealt out to inner groups by heat, rows of each over all ranks of
+    its groups, so that only sums of a group leave it; within one group rows over ranks (HugeCTR's hier_auto
+    and auto, Note [Dealing out by heat]; "rows": on some ranks, whose sums all travel).  "auto": "balanced",
+    or each table "table_row_wise" on as many inner groups as it is dear, whichever leaves the busiest rank
+    less to do.  A table costs what is read of it and what it hands out.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
-from simcore.collectives.kinds.all_to_all import uneven
 from simcore.errors import InputError
-from simcore.popularity import rows_above, share_of_first
 from simcore.records import dataclass
-from workloads.models.tables import Exchange, HeldTable, TableSpec, TablesView, merged
+from workloads.models.tables import TableSpec
+from workloads.parallel.by_heat import Warm, dealt_out
 
-#: "hybrid": a row that a step asks for more often than this, for each rank, is on every rank: sums of its
-#: gradient take less than its journeys (HugeCTR's HybridEmbeddingParam: 130 and 190 GB/s).
-_OFTEN: Final = 1.9 / 1.3
 #: Columns below which a table is split no further.
 _FEWEST_COLUMNS: Final = 32
 #: What a column that is handed out costs more than one that is read: exchanges are slower than HBM.
 _HANDED_OUT: Final = 8.0
+#: What a table's sum costs, in lookups, within a node and between nodes, by "hierarchical": HBM's rate over
+#: that of links, by NVIDIA's configs for H100 7 and 67 (MEM_COMM_BW_RATIO), over its 4.
+_SUM_WITHIN: Final = 7 / 4
+_SUM_BETWEEN: Final = 67 / 4
 #: The same of a column that leaves an inner group: HBM against a network port, fp32 against fp16 (H100 and
 #: NDR).
 _SENT_OFF: Final = 24.0
@@ -82,13 +84,12 @@ def placed(
         ]
     if how == "grid_shard" and num_ranks > 1:
         return out + _by_columns_of_groups(tables, rest, groups, local)
-    several = local > 1 and groups > 1
-    found = (
-        []
-        if how == "hierarchical" and several
-        else [_balanced(tables, rest, num_ranks, how, row_bytes, room)]
-    )
-    if several and how in ("auto", "hierarchical"):
+    if how == "hierarchical" and num_ranks > 1:
+        return sorted(
+            out + _by_heat(tables, rest, num_ranks, local, row_bytes, room), key=lambda one: one.table
+        )
+    found = [_balanced(tables, rest, num_ranks, how, row_bytes, room)]
+    if how == "auto" and local > 1 and groups > 1:
         found.append(_by_groups(tables, rest, groups, local))
     best = min(found, key=lambda plan: _busiest(tables, plan, num_ranks, local))
     return sorted(out + best, key=lambda one: one.table)
@@ -106,6 +107,29 @@ def _busiest(tables: Sequence[TableSpec], plan: Sequence[PlacedTable], num_ranks
         for rank in one.ranks:
             loads[rank] += each
     return max(loads)
+
+
+def _by_heat(
+    tables: Sequence[TableSpec],
+    numbers: Sequence[int],
+    num_ranks: int,
+    local: int,
+    row_bytes: int,
+    room: float,
+) -> list[PlacedTable]:
+    """See Note [Dealing out by heat]; over inner groups where there are several, else over ranks."""
+    warm = {k: Warm(tables[k].pooling, float(tables[k].rows * tables[k].dim * row_bytes)) for k in numbers}
+    several = num_ranks > local > 1
+    each = local if several else 1
+    found = dealt_out(
+        warm, num_ranks // each, sum_cost=_SUM_BETWEEN if several else _SUM_WITHIN, room_bytes=room * each
+    )
+    out = []
+    for k, buckets in found.items():
+        ranks = tuple(bucket * each + rank for bucket in buckets for rank in range(each))
+        how = "table_row_wise" if several else "rows" if len(ranks) > 1 else "table_wise"
+        out.append(PlacedTable(k, how, ranks))
+    return out
 
 
 def _by_groups(
@@ -163,19 +187,14 @@ def _balanced(
         one, pieces = tables[k], 1
         most = max(1, one.dim // _FEWEST_COLUMNS)
         size = one.rows * one.dim * row_bytes
-        splits = how in ("auto", "balanced", "hierarchical", "column_wise") and num_ranks > 1
+        splits = how in ("auto", "balanced", "column_wise") and num_ranks > 1
         while (
             splits
             and 2 * pieces <= min(most, num_ranks)
             and (costs[k] / pieces > fair or (room and size / pieces > room / 2) or how == "column_wise")
         ):
             pieces *= 2
-        if (
-            how in ("auto", "balanced", "hierarchical")
-            and room
-            and size / pieces > room / 2
-            and num_ranks > 1
-        ):
+        if how in ("auto", "balanced") and room and size / pieces > room / 2 and num_ranks > 1:
             out.append(PlacedTable(k, "row_wise", tuple(range(num_ranks))))
             continue
         parts.append((costs[k] / pieces, k, pieces))
@@ -204,90 +223,6 @@ def _balanced(
         ranks = tuple(sorted(rank for _, rank in chosen))
         out.append(PlacedTable(k, "column_wise" if pieces > 1 else "table_wise", ranks))
     return sorted(out, key=lambda one: one.table)
-
-
-def views(
-    tables: Sequence[TableSpec], plan: Sequence[PlacedTable], num_ranks: int, *, local: int,
-    groups: tuple[str, str, str], samples: int = 1, popularity: float = 0.0,
-) -> list[TablesView]:  # fmt: skip
-    """What each of ``num_ranks`` holds and exchanges, where each has ``samples`` at once.
-
-    ``groups``: names of the groups of all these ranks, of an inner group, and of ranks at the same place of
-    each inner group.
-    """
-    held: list[list[HeldTable]] = [[] for _ in range(num_ranks)]
-    keys, sent = [0.0] * num_ranks, [0] * num_ranks  # what each rank is asked for, and hands out whole
-    alone = 0.0  # columns of rows that leave one by one
-    scattered = 0  # columns of tables whose rows lie on all
-    inner = [0] * max(1, num_ranks // local)  # columns of tables whose rows lie on an inner group
-    copied: list[HeldTable] = []
-    for one in plan:
-        table = tables[one.table]
-        if one.how == "data_parallel":
-            copied.append(HeldTable(table.rows, table.dim, table.pooling))
-        elif one.how == "hybrid":
-            lookups = table.pooling * samples * num_ranks
-            often = rows_above(_OFTEN * num_ranks, lookups, table.rows, popularity)
-            share = share_of_first(often, table.rows, popularity) if often else 0.0
-            if often:
-                copied.append(HeldTable(often, table.dim, table.pooling * share))
-            if often < table.rows:
-                far = table.pooling * (1 - share)
-                alone += far * table.dim
-                for rank in range(num_ranks):
-                    rows = -(-(table.rows - often) // num_ranks)
-                    held[rank].append(HeldTable(rows, table.dim, far / num_ranks, num_ranks, alone=True))
-                    keys[rank] += far / num_ranks
-        elif one.how in ("table_wise", "column_wise"):
-            dim = -(-table.dim // len(one.ranks))
-            for rank in one.ranks:
-                held[rank].append(HeldTable(table.rows, dim, table.pooling, num_ranks))
-                keys[rank] += table.pooling
-                sent[rank] += dim
-        else:
-            columns = len(one.ranks) // local if one.how == "grid_shard" else 1
-            dim = -(-table.dim // columns)
-            parts = len(one.ranks) // columns
-            for rank in one.ranks:
-                rows = -(-table.rows // parts)
-                held[rank].append(HeldTable(rows, dim, table.pooling / parts, num_ranks, partial=True))
-                keys[rank] += table.pooling / parts
-            if one.how == "row_wise":
-                scattered += dim
-            else:
-                for group in sorted({rank // local for rank in one.ranks}):
-                    inner[group] += dim
-    common: list[Exchange] = []  # what all ranks say alike, behind what groups say
-    if alone and num_ranks > local > 1:  # by rank within groups, then between them (IB_NVLink_Hier)
-        common += [Exchange("all_to_all", group, alone) for group in groups[1:]]
-    elif alone:
-        common.append(Exchange("all_to_all", groups[0], alone))
-    if any(sent):
-        common.append(Exchange(uneven("from", sent), groups[0], float(sum(sent))))
-    between = Exchange(uneven("from", inner), groups[2], float(sum(inner))) if any(inner) else None
-    asked = (Exchange(uneven("to", _whole(keys)), groups[0], sum(keys)),) if any(keys) else ()
-    everywhere = merged(copied)
-    if num_ranks == 1:
-        return [TablesView(merged(held[0]), everywhere)]
-    out = []
-    for rank in range(num_ranks):
-        rows_out: list[Exchange] = []
-        if scattered:
-            rows_out.append(Exchange("reduce_scatter", groups[0], float(num_ranks * scattered)))
-        if between is not None:
-            mine = inner[rank // local]
-            if mine and local > 1:
-                rows_out.append(Exchange("reduce_scatter", groups[1], float(num_ranks * mine)))
-            if len(inner) > 1:
-                rows_out.append(between)
-        out.append(TablesView(merged(held[rank]), everywhere, asked, (*rows_out, *common)))
-    return out
-
-
-def _whole(shares: Sequence[float]) -> list[int]:
-    """Shares in whole numbers, to a ten-thousandth of the largest."""
-    most = max(shares)
-    return [round(share * 1e4 / most) for share in shares]
 
 
 def check_plan(tables: Sequence[TableSpec], plan: Sequence[PlacedTable], num_ranks: int, local: int) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 from simcore.errors import InputError
 from workloads.models.listed import BlockKind, Passage, register
-from workloads.models.lookups import LEFT, TablesSpec, copied, lookups, sorted_out, update
+from workloads.models.lookups import LEFT, TablesSpec, copied, lists_kept, lookups, sorted_out, update
 from workloads.models.op_tape import TapedLaunch
 from workloads.models.tables import WIDE_NAMES, Exchange, TablesView, keys_of_batch, whole_view
 from workloads.models.tensors import Tensor, collective, compute
@@ -68,6 +68,9 @@ def _held(at: Passage, spec: TablesSpec, view: TablesView, dtype: str, wire: str
         for kernel in sorted_out(at, spec, view):
             if software.keys_ahead:
                 kernel = replace(kernel, stream=KEYS_STREAM, leaves=f"{at.module}.keys")
+            op.launch(TapedLaunch(kernel))
+    if software.table_kernels == "hugectr" and software.keys_ahead and keys and not view.held[0].alone:
+        for kernel in lists_kept(at, keys, groups=2 if view.copied else 1):
             op.launch(TapedLaunch(kernel))
     looked = at.tape.new_label()
     kernels = lookups(at, spec, view.held, dtype, wire) if view.held else []

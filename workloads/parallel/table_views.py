@@ -1,0 +1,132 @@
+"""What each rank looks up of its tables, and what it exchanges with others; see Note [Placements]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Final
+
+from simcore.collectives.kinds.all_to_all import uneven
+from simcore.popularity import distinct_rows, rows_above, share_of_first
+from workloads.models.tables import Exchange, HeldTable, TableSpec, TablesView, merged
+from workloads.parallel.placement import PlacedTable
+
+#: "hybrid" on several nodes: a row that a step asks for more often than this, for each of them, is on every
+#: rank: sums of its gradient take less than its journeys (HugeCTR's HybridEmbeddingParam: 190 and 130 GB/s).
+_OFTEN: Final = 1.9 / 1.3
+#: "hybrid" within a node: rows that a rank is likelier than this to be asked for twice in a step are on every
+#: rank (HugeCTR's p_dup_max: 0.01 in MLPerf v1.0, 0.02 or 0.03 later).
+_TWICE: Final = 0.02
+
+
+def views(
+    tables: Sequence[TableSpec], plan: Sequence[PlacedTable], num_ranks: int, *, local: int,
+    groups: tuple[str, str, str], samples: int = 1, popularity: float = 0.0,
+) -> list[TablesView]:  # fmt: skip
+    """What each of ``num_ranks`` holds and exchanges, where each has ``samples`` at once.
+
+    ``groups``: names of the groups of all these ranks, of an inner group, and of ranks at the same place of
+    each inner group.
+    """
+    held: list[list[HeldTable]] = [[] for _ in range(num_ranks)]
+    keys, sent = [0.0] * num_ranks, [0] * num_ranks  # what each rank is asked for, and hands out whole
+    alone = 0.0  # columns of rows that leave one by one
+    scattered = 0  # columns of tables whose rows lie on all
+    inner = [0] * max(1, num_ranks // local)  # columns of tables whose rows lie on an inner group
+    copied: list[HeldTable] = []
+    for one in plan:
+        table = tables[one.table]
+        if one.how == "data_parallel":
+            copied.append(HeldTable(table.rows, table.dim, table.pooling))
+        elif one.how == "hybrid":
+            lookups = table.pooling * samples * num_ranks
+            often = rows_above(_often(num_ranks, local), lookups, table.rows, popularity)
+            share = share_of_first(often, table.rows, popularity) if often else 0.0
+            near = HeldTable(often, table.dim, table.pooling * share, alone=num_ranks <= local)
+            if often and near.alone:
+                # Copies that this step reads are brought up to date, and their gradients fetched, one by one.
+                met = distinct_rows(near.lookups * samples, often, popularity)
+                alone += table.dim * met / samples
+                for own in held:
+                    own.append(near)
+            elif often:
+                copied.append(near)
+            if often < table.rows:
+                far = table.pooling * (1 - share)
+                alone += far * table.dim
+                for rank in range(num_ranks):
+                    rows = -(-(table.rows - often) // num_ranks)
+                    held[rank].append(HeldTable(rows, table.dim, far / num_ranks, num_ranks, alone=True))
+                    keys[rank] += far / num_ranks
+        elif one.how == "rows":
+            parts = len(one.ranks)
+            for rank in one.ranks:
+                lookups = table.pooling / parts
+                held[rank].append(
+                    HeldTable(-(-table.rows // parts), table.dim, lookups, num_ranks, partial=True)
+                )
+                keys[rank] += lookups
+                sent[rank] += table.dim
+        elif one.how in ("table_wise", "column_wise"):
+            dim = -(-table.dim // len(one.ranks))
+            for rank in one.ranks:
+                held[rank].append(HeldTable(table.rows, dim, table.pooling, num_ranks))
+                keys[rank] += table.pooling
+                sent[rank] += dim
+        else:
+            columns = len(one.ranks) // local if one.how == "grid_shard" else 1
+            dim = -(-table.dim // columns)
+            parts = len(one.ranks) // columns
+            for rank in one.ranks:
+                rows = -(-table.rows // parts)
+                held[rank].append(HeldTable(rows, dim, table.pooling / parts, num_ranks, partial=True))
+                keys[rank] += table.pooling / parts
+            if one.how == "row_wise":
+                scattered += dim
+            else:
+                for group in sorted({rank // local for rank in one.ranks}):
+                    inner[group] += dim
+    common: list[Exchange] = []  # what all ranks say alike, behind what groups say
+    if alone and num_ranks > local > 1:  # by rank within groups, then between them (IB_NVLink_Hier)
+        common += [Exchange("all_to_all", group, alone) for group in groups[1:]]
+    elif alone:
+        common.append(Exchange("all_to_all", groups[0], alone))
+    if any(sent):
+        common.append(Exchange(uneven("from", sent), groups[0], float(sum(sent))))
+    between = Exchange(uneven("from", inner), groups[2], float(sum(inner))) if any(inner) else None
+    asked = (Exchange(uneven("to", _whole(keys)), groups[0], sum(keys)),) if any(keys) else ()
+    everywhere = merged(copied)
+    if num_ranks == 1:
+        return [TablesView(merged(held[0]), everywhere)]
+    out = []
+    for rank in range(num_ranks):
+        rows_out: list[Exchange] = []
+        if scattered:
+            rows_out.append(Exchange("reduce_scatter", groups[0], float(num_ranks * scattered)))
+        if between is not None:
+            mine = inner[rank // local]
+            if mine and local > 1:
+                rows_out.append(Exchange("reduce_scatter", groups[1], float(num_ranks * mine)))
+            if len(inner) > 1:
+                rows_out.append(between)
+        out.append(TablesView(merged(held[rank]), everywhere, asked, (*rows_out, *common)))
+    return out
+
+
+def _often(num_ranks: int, local: int) -> float:
+    """Lookups of a row in a step above which "hybrid" has it on every rank.
+
+    HugeCTR/src/embeddings/hybrid_embedding/calibration_data.cu, calculate_threshold: on n nodes what
+    journeys to n - 1 of n cost against a sum over them; on one, a row that a rank asks for m times on average
+    is met twice with a probability of ``m ** 2 / 2``.
+    """
+    nodes = num_ranks // local
+    if nodes > 1:
+        return _OFTEN * nodes * nodes / (nodes - 1)
+    return num_ranks * sqrt(2 * _TWICE)
+
+
+def _whole(shares: Sequence[float]) -> list[int]:
+    """Shares in whole numbers, to a ten-thousandth of the largest."""
+    most = max(shares)
+    return [round(share * 1e4 / most) for share in shares]
