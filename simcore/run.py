@@ -16,7 +16,6 @@ import numpy.typing as npt
 from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.collectives.kinds import COLLECTIVES
 from simcore.collectives.plan import Planner
-from simcore.cost import CostModel, Demands, MeasuredTable, RooflineCost
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpTable
 from simcore.graph.size import refuse_too_large_graph
@@ -26,6 +25,7 @@ from simcore.network.packet import PacketSettings
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
+    from simcore.cost import CostModel, Demands, MeasuredTable, RooflineCost
     from simcore.engine import SimulationResult, Variants
     from simcore.interference import LearnedInterference
 
@@ -107,7 +107,7 @@ def run(
 
     Errors: as :func:`simulate`; InputError for NCCL settings that cannot be, or a rank outside the job.
     """
-    from simcore.engine import Noise  # here: who only asks what a GPU's memory or prices are needs no engine
+    from simcore.engine import Noise  # here: who asks for memory or prices needs none
     from simcore.engine.shortcuts import SHORTCUTS, simulate
 
     setup = setup or Setup()
@@ -144,6 +144,8 @@ def run(
 
 def priced(gpu: GpuSpec, num_ranks: int, precision: str, setup: Setup) -> RooflineCost:
     """Prices of kernels on ``gpu`` under the load of a job of ``num_ranks``."""
+    from simcore.cost import RooflineCost  # here: who only asks what a GPU's memory holds needs no prices
+
     math = "tf32" if precision == "tf32" else setup.fp32_math
     return RooflineCost(gpu.under_load(num_ranks), fp32_math=math, tables=setup.tables)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from simcore.cost import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.memory.caching import AllocatorSettings
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 from simcore.units import Number
+
+if TYPE_CHECKING:
+    from simcore.cost import MeasuredTable
 
 KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
 FP32_MATH: Final = ("ieee", "tf32")
@@ -159,6 +161,8 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
                 raise InputError(f"{key} cannot be {value!r}{nearest(value, _CHOICES[key])}")
             choices[key] = value
         elif key == _KERNEL_TIMES:
+            from simcore.cost import MeasuredTable  # prices no kernel: what only asks for memory needs none
+
             tables = (MeasuredTable.load(value),)
         elif key == _ALLOCATOR:
             allocator = AllocatorSettings.from_text(value)
