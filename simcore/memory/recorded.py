@@ -8,12 +8,15 @@ Note [Two recorded steps]
     first.  What a step leaves and the next one does not release is released between the two.
 
     An op allocates so many bytes; which storages they are is told by their releases, each with the op that
-    it was born in.  What no release names is one storage.
+    it was born in.  What no release names is one storage.  A release that names nobody is of another pass (a
+    sum of gradients, which the first microbatch's backward makes and the last exchange reduces; parameters
+    that stay gathered between microbatches) or of before the step: the oldest storage of its size that this
+    step made and no release names, and where there is none, of the step before.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Final, NamedTuple
@@ -36,8 +39,10 @@ IntArray = npt.NDArray[np.int64]
 _LASTING: Final = ("parameters", "gradients")
 _STATES: Final = "optimizer states"
 _BACKWARD: Final = ("bwd", "bwd_input", "bwd_weight")
+_WHOLE_BACKWARD: Final = ("bwd", "bwd_weight")  # what ends a microbatch
 _INSIDE, _FORWARD = 0, 1
 _PRODUCTS: Final = ("gemm", "bgemm")
+_MOST_TOGETHER, _MOST_SUMS = 64, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,15 @@ def recorded_lifetimes(
 
 
 class _Birth(NamedTuple):
-    """Storages that an op allocates, each (bytes, holder); ``op`` counts from the template's first one."""
+    """Storages that an op allocates, each (bytes, holder), the ``unnamed`` last of them such that no release
+    names; ``op`` counts from the template's first one.
+    """
 
     op: int
     layer: int
     stream: int
     sizes: list[tuple[int, int]]
+    unnamed: int
 
 
 class _OpMemory(NamedTuple):
@@ -129,21 +137,27 @@ class _StepWriter:
     at: int = BEFORE
     _templates: dict[int, list[_OpMemory]] = field(default_factory=dict)
     _workspaces: set[bool] = field(default_factory=set)
+    _nobodys: list[tuple[int, ...]] | None = None  # bytes of releases without an owner behind one op
     #: Storages of the step that live, (bytes, storage) by instance and op; all with their bytes in the order
-    #: of their birth; and those of before the step by bytes.
+    #: of their birth; and by bytes those that no release names, of the step and of before it.
     _of_op: dict[int, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
     _live: dict[int, int] = field(default_factory=dict)
+    _unnamed: dict[int, deque[int]] = field(default_factory=dict)
     _older: dict[int, deque[int]] = field(default_factory=dict)
+    #: Releases of a step for which there was no storage, by bytes.
+    missed: Counter[int] = field(default_factory=Counter)
 
     def written(self) -> StageLifetimes:
         memory = self.program.memory
+        older = self._released_older()
+        left_by_step = sum(size * count for size, count in older.items())
         for category in _LASTING:
-            left = self._left_by_each_step() if category == "gradients" else 0
+            left = left_by_step if category == "gradients" else 0
             for size in self.held.of(category, max(0, getattr(memory, category) - left)):
                 self._alloc(size, StorageHolder(category, category))
         self._step(first=True)
         if self.next_id:
-            self._forget()
+            self._forget(older)
             self._step(first=False)
         said = self.columns
         columns = (said.storage, said.num_bytes, said.stream, said.layer, said.holder)
@@ -154,16 +168,20 @@ class _StepWriter:
             tuple(self.holders), tuple(self.actions),
         )  # fmt: skip
 
-    def _left_by_each_step(self) -> int:
-        """Bytes older than the step that die in it: the step before has them, not the process."""
-        frees = self.graph.frees
-        older = frees.num_bytes * (frees.owner < 0)
-        of = np.bincount(frees.template, weights=older, minlength=self.graph.num_templates)
-        return int(of[self.program.template].sum())
+    def _released_older(self) -> Counter[int]:
+        """Storages older than the step that die in it, by bytes: the step before has them, not the process.
+
+        Those for whose releases a step alone has no storage.
+        """
+        if not (self.graph.frees.owner < 0).any():
+            return Counter()
+        alone = _StepWriter(self.graph, self.program, HeldSizes(), 0)
+        alone._step(first=False)
+        return alone.missed
 
     def _step(self, *, first: bool) -> None:
         program = self.program
-        self._of_op, self._older = {}, defaultdict(deque)
+        self._of_op, self._unnamed, self._older = {}, defaultdict(deque), defaultdict(deque)
         for storage, size in self._live.items():
             self._older[size].append(storage)
         forwards: dict[tuple[int, int], int] = {}
@@ -180,7 +198,10 @@ class _StepWriter:
                 if first:
                     for size in self.held.of(_STATES, program.memory.optimizer_states):
                         self._alloc(size, StorageHolder(_STATES, _STATES))
-            self._play(instance, template, forwards.get((microbatch, chunk), -1))
+            forward = forwards.get((microbatch, chunk), -1)
+            self._play(instance, template, forward)
+            if name in _WHOLE_BACKWARD:
+                self._left(self._of_op.get(forward, {}))
         if first and not stepped:
             for size in self.held.of(_STATES, program.memory.optimizer_states):
                 self._alloc(size, StorageHolder(_STATES, _STATES))
@@ -207,8 +228,10 @@ class _StepWriter:
                 self._workspace(backward=self.graph.template_names[template] != "fwd")
                 storage = self.next_id
             if born is not None:
-                op, layer, stream, sizes = born
+                op, layer, stream, sizes, unnamed = born
                 mine[op] = [(size, storage + k) for k, (size, _) in enumerate(sizes)]
+                for size, of_nobody in mine[op][len(sizes) - unnamed :]:
+                    self._unnamed[size].append(of_nobody)
                 for size, holder in sizes:
                     live[storage] = size
                     add(storage, size, layer, holder, stream)
@@ -216,12 +239,11 @@ class _StepWriter:
             for size, owner, scope in died:
                 released = -1
                 if owner < 0:
-                    older = self._older.get(size)
-                    released = older.popleft() if older else -1
+                    released = self._of_nobody(size)
                 else:
                     own = (mine if scope == _INSIDE else of_forward).get(owner, [])
                     for known in own:
-                        if known[0] == size:
+                        if known[0] == size and known[1] in live:
                             own.remove(known)
                             released = known[1]
                             break
@@ -230,14 +252,26 @@ class _StepWriter:
                     add(released, -1, NO_LAYER, -1, 0)
         self.next_id = storage
 
-    def _forget(self) -> None:
-        """Release what the step left and the next one does not: what died before its first op."""
-        frees, names = self.graph.frees, self.program.template
-        wanted: dict[int, int] = defaultdict(int)
-        older = np.flatnonzero(frees.owner < 0)
-        times = np.bincount(names, minlength=self.graph.num_templates)
-        for row in older.tolist():
-            wanted[int(frees.num_bytes[row])] += int(times[frees.template[row]])
+    def _of_nobody(self, size: int) -> int:
+        """The storage of another pass, or of before the step, that a release without an owner means; -1: none."""
+        for waiting in (self._unnamed.get(size), self._older.get(size)):
+            while waiting:
+                storage = waiting.popleft()
+                if storage in self._live:
+                    return storage
+        self.missed[size] += 1
+        return -1
+
+    def _left(self, ops: Mapping[int, list[tuple[int, int]]]) -> None:
+        """A microbatch has been through: what is left of it no release names any more."""
+        for made in ops.values():
+            for size, storage in made:
+                if storage in self._live:
+                    self._unnamed[size].append(storage)
+
+    def _forget(self, older: Counter[int]) -> None:
+        """Release what the step left and the next one does not, which releases ``older``, by bytes."""
+        wanted = older.copy()
         for storage, size in list(self._live.items()):
             if wanted[size] > 0:
                 wanted[size] -= 1
@@ -272,12 +306,14 @@ class _StepWriter:
         later = self._freed_later(number) if graph.template_names[number] == "fwd" else {}
         backward = graph.template_names[number] in _BACKWARD
         born: dict[int, list[tuple[int, int]]] = {}
+        unnamed: dict[int, int] = {}
         for row in (np.flatnonzero(graph.ops.alloc_bytes[first:last]) + first).tolist():
             here, kept = inside.get(row, []), later.get(row - first, [])
             rest = int(graph.ops.alloc_bytes[row]) - sum(here) - sum(kept)
             sizes = [(size, False) for size in here] + [(size, True) for size in kept]
-            if rest > 0:
-                sizes.append((rest, True))
+            others = self._parts(rest) if rest > 0 else []
+            sizes += [(size, True) for size in others]
+            unnamed[row] = len(others)
             born[row] = [
                 (size, self._holder(self._holder_of(row, kept=stays, backward=backward)))
                 for size, stays in sizes
@@ -288,9 +324,26 @@ class _StepWriter:
         places = [_OpMemory(False, None, died.pop(-1))] if -1 in died else []
         for row in sorted({*born, *died, product} - {-1}):
             made = born.get(row)
-            birth = _Birth(row - first, int(layers[row]), self._stream(row), made) if made else None
+            place = row - first, int(layers[row]), self._stream(row)
+            birth = _Birth(*place, made, unnamed[row]) if made else None
             places.append(_OpMemory(row == product, birth, died.get(row, [])))
         return places
+
+    def _parts(self, num_bytes: int) -> list[int]:
+        """Storages that ``num_bytes`` are which no release names: some that one op's releases without an owner
+        release together, or else one.
+        """
+        if self._nobodys is None:
+            frees, templates = self.graph.frees, set(self.program.template.tolist())
+            by_op: dict[tuple[int, int], list[int]] = defaultdict(list)
+            for row in np.flatnonzero(frees.owner < 0).tolist():
+                place = int(frees.template[row]), int(frees.after[row])
+                if place[0] in templates:
+                    by_op[place].append(int(frees.num_bytes[row]))
+            self._nobodys = sorted({tuple(sorted(sizes)) for sizes in by_op.values()})
+        if any(num_bytes in sizes for sizes in self._nobodys):
+            return [num_bytes]
+        return next(filter(None, (_summing(sizes, num_bytes) for sizes in self._nobodys)), [num_bytes])
 
     def _freed_later(self, forward: int) -> dict[int, list[int]]:
         """Bytes that backward releases of what the template ``forward`` made, by the op that did."""
@@ -330,6 +383,18 @@ class _StepWriter:
     def _alloc(self, num_bytes: int, holder: StorageHolder) -> None:
         self.columns.add(self.next_id, num_bytes, NO_LAYER, self._holder(holder), 0)
         self.next_id += 1
+
+
+def _summing(sizes: tuple[int, ...], total: int) -> list[int]:
+    """Some of ``sizes`` that are ``total`` together; none where they are not, or that takes long to find."""
+    reached: dict[int, tuple[int, ...]] = {0: ()}
+    for size in sizes[:_MOST_TOGETHER]:
+        for found, parts in list(reached.items()):
+            if found + size <= total:
+                reached.setdefault(found + size, (*parts, size))
+        if total in reached or len(reached) > _MOST_SUMS:
+            break
+    return list(reached.get(total, ()))
 
 
 def played_programs(

@@ -53,6 +53,32 @@ def test_states_come_with_the_first_step_and_gradients_stay_for_the_next():
     assert found == [16, 40, 52, 40, 56, 32, 64, 88, 100, 88, 72, 88, 64]
 
 
+def test_sums_that_one_pass_makes_and_another_releases_are_there_once():
+    """Two sums of 16 and 8 MiB, made at once by the first backward and reduced behind the last one."""
+    build = GraphBuilder(1)
+    forward, backward, again, exchange, optimizer = map(
+        build.template, ("fwd", "bwd", "bwd", "exchange", "optimizer")
+    )
+    kept = forward.compute("keep", alloc_bytes=4 * MIB)
+    backward.free(backward.compute("sums", alloc_bytes=24 * MIB), 4 * MIB, owner=kept)
+    again.free(again.compute("add"), 4 * MIB, owner=kept)
+    reduced = exchange.compute("reduce", alloc_bytes=2 * MIB)
+    for size in (16, 8):
+        exchange.free(reduced, size * MIB)
+    exchange.free(reduced, 2 * MIB, owner=reduced)
+    optimizer.compute("step")
+    skeleton = [
+        (forward, 0, 0), (backward, 0, 0), (forward, 1, 0), (again, 1, 0), (exchange, -1, 0),
+        (optimizer, -1, 0),
+    ]  # fmt: skip
+    build.program([0], skeleton, memory=MemoryProfile(parameters=MIB))
+    graph = build.build()
+    found = recorded_lifetimes(graph, graph.programs[0])
+    # Kept, the sums (two storages), kept gone; kept again and gone; the reduction beside the sums, all gone one by one.
+    step = [5, 13, 29, 25, 29, 25, 27, 25, 17, 1]
+    assert levels(found) == [1, *step, *step]
+
+
 def test_what_a_graph_calls_its_peak_is_the_second_steps():
     graph = job()
     # What lasts is 16 + 16 + 32, 24 and 12 come beside it.

@@ -16,6 +16,7 @@ from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.lifetimes import stage_lifetimes
 from workloads.parallel.memory import estimate_memory
+from workloads.parallel.static import static_memory
 
 STATIC = {"parameters", "gradients", "optimizer states"}
 
@@ -34,7 +35,7 @@ def described(model, **words):
 @given(jobs())
 def test_what_a_step_allocates_it_releases_but_for_what_lives_through_it(job):
     job = Job(*job, SoftwareSpec())
-    found, schedule = lifetimes(job)
+    found, _ = lifetimes(job)
     for stage, one in enumerate(found):
         live = play(one.events).live
         made = {
@@ -44,10 +45,10 @@ def test_what_a_step_allocates_it_releases_but_for_what_lives_through_it(job):
             )
             if num_bytes >= 0 and storage in live
         }
-        total = estimate_memory(job, stage, schedule[stage])
+        static = static_memory(job, stage)
         for category, num_bytes in (
-            ("parameters", total.parameters), ("optimizer states", total.optimizer_states),
-            ("gradients", total.gradients), ("buffers", total.buffers),
+            ("parameters", static.parameters), ("optimizer states", static.states),
+            ("gradients", static.gradients), ("buffers", static.buckets + static.workspace),
         ):  # fmt: skip
             found_bytes = sum(size for own, size in made.values() if own == category)
             # FSDP's last reduction is still held.
@@ -137,3 +138,28 @@ def test_zero1_of_deepspeed_releases_gradients_in_its_step_and_makes_them_anew()
     # Played, a gradient of an activation that also has a bias' stays with the gradients: 4 of 128 KiB.
     total = estimate_memory(job, 0, schedule[0])
     assert total.total - total.fragmentation == pytest.approx(played.peak_allocated, rel=0.03)
+
+
+def test_stages_of_pytorchs_pipelines_have_buffers_for_all_messages_and_keep_what_they_sent():
+    spec = model(4, tied=False)
+    training = TrainingSpec(global_batch=6, micro_batch=1, seq=128, sharding="ddp")
+    peaks = []
+    for per_peer in (False, True):
+        parallel = ParallelSpec(pp=3, stage_layers=(1, 2, 1))
+        one = training.model_copy(update={"p2p_per_peer": per_peer})
+        found, schedule = lifetimes(Job(spec, parallel, one, SoftwareSpec()))
+        of_backward = []
+        for stage, made in enumerate(found):
+            total = estimate_memory(Job(spec, parallel, one, SoftwareSpec()), stage, schedule[stage])
+            played = play(made.events)
+            whole = total.total - total.fragmentation
+            assert whole == pytest.approx(played.peak_allocated, rel=0.02)
+            is_backward = [number >= 0 and made.actions[number].kind == "B" for number in made.action]
+            of_backward.append(int(played.allocated[is_backward].max()))
+        peaks.append(of_backward)
+    hidden, logits = 128 * 256 * 2, 128 * 1024 * 2
+    # The first stage has three microbatches in flight: six gradients to receive for the one that is there, and
+    # three outputs.  The middle one two: six of each kind for a gradient and two inputs, and two outputs.  The
+    # last one's loss: six inputs for one, and logits in bf16.
+    more = [b - a for a, b in zip(*peaks, strict=True)]
+    assert more == [(6 - 1 + 3) * hidden, (12 - 1 - 2 + 2) * hidden, (6 - 1) * hidden + logits]

@@ -70,6 +70,8 @@ def _gathered(tape: OpTape, shard: Shard, core: Core) -> Tensor:
         op.back(compute("aten::cat", [whole], [whole], module=core.module))
         op.back(collective("reduce_scatter", whole, "cp", module=core.module))
     keys = core.seq * shard.cp
+    if not shard.software.transformer_engine:  # which keeps its own part and gathers again
+        core = replace(core, keys=keys)
     if core.causal:
         keys = keys // 2  # on average: slices from both ends, half of the diagonal is masked
     return attend(tape, shard, core, core.seq, keys, causal=False)

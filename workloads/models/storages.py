@@ -60,7 +60,8 @@ class PieceStorages:
 
     ``output`` goes on to the next piece, which releases it, ``input_gradient`` to the one before (-1: none).
     A piece without backward has no gradient of its output either.  ``for_head``: what the gradient of the
-    output layer's weight reads.
+    output layer's weight reads.  ``logits``: those that the output layer made (-1: none).  ``of_loss``: how
+    many events of each pass come before it has the gradient of logits.
     """
 
     storages: tuple[Storage, ...]
@@ -68,6 +69,13 @@ class PieceStorages:
     output: int
     input_gradient: int
     for_head: tuple[int, ...] = ()
+    logits: int = -1
+    of_loss: dict[Pass, int] = field(default_factory=dict)
+
+    def events_of(self, kind: Pass, *, of_loss: bool | None = None) -> tuple[int, ...]:
+        """Of a pass: those of the loss (True), those behind it (False), or all (None)."""
+        events, number = self.events[kind], self.of_loss.get(kind, 0)
+        return events if of_loss is None else events[:number] if of_loss else events[number:]
 
 
 def storages_of(piece: ModelPiece, group_sizes: tuple[tuple[str, int], ...] = ()) -> PieceStorages:
@@ -114,6 +122,7 @@ class _StorageWalk:
     size_of: Callable[[str], int | None]
     found: list[_Tracked] = field(default_factory=list)
     for_head: list[int] = field(default_factory=list)
+    logits: int = -1
 
     def walked(self) -> PieceStorages:
         piece, origins = self.piece, self.piece.origins
@@ -125,8 +134,9 @@ class _StorageWalk:
         for k, kernel in enumerate(piece.forward):
             visible = [INPUT, *range(OUTPUT_GRADIENT + 1, len(self.found))]
             self._launch(k, kernel, origins.kept[k], origins.forward[k], visible)
-        for one in self.found:
-            if one.kernel is not None and one.kernel.module == LOGITS and one.op < 0:
+        for number, one in enumerate(self.found):
+            if one.kernel is not None and one.kernel.module == LOGITS:
+                self.logits = number
                 one.released = forward - 1
         ends = (piece.output_bytes or ids) and piece.name != "head"
         output = self._last(piece.output_bytes, piece.forward[-1:], 0) if ends else -1
@@ -172,7 +182,8 @@ class _StorageWalk:
     def _read(self, kernel: KernelLaunch, visible: Sequence[int]) -> list[int]:
         read: list[int] = []
         is_sum = kernel.name.startswith(_SUMS) and kernel.module != LOSS
-        for term, shape in enumerate(kernel.in_shapes):
+        shapes = kernel.in_shapes[:1] if kernel.accumulates else kernel.in_shapes  # to what it adds is no storage
+        for term, shape in enumerate(shapes):
             numel = math.prod(shape)
             if kernel.collective == "all_gather":
                 numel //= self.size_of(kernel.group) or 1
@@ -230,7 +241,11 @@ class _StorageWalk:
                 released = max(one.released, 0) if number != INPUT or one.released >= 0 else last
                 at.setdefault(min(max(released, one.made), forward + trained), ([], []))[1].append(number)
         events: dict[Pass, list[int]] = {"F": [], "B": [], "I": [], "W": []}
+        of_loss: dict[Pass, int] = {}
+        loss = max((k for k, one in enumerate(self.piece.backward) if one.module == LOSS), default=-1)
         for place in sorted(at):
+            if place > forward + loss and not of_loss:
+                of_loss = {kind: len(own) for kind, own in events.items()}
             made, gone = at[place]
             if place < forward:
                 events["F"] += [*made, *(~number for number in gone)]
@@ -251,7 +266,7 @@ class _StorageWalk:
             for number, one in enumerate(self.found)
         )
         every: dict[Pass, tuple[int, ...]] = {kind: tuple(own) for kind, own in events.items()}
-        return PieceStorages(storages, every, output, gradient, tuple(self.for_head))
+        return PieceStorages(storages, every, output, gradient, tuple(self.for_head), self.logits, of_loss)
 
     def _trains(self, position: int) -> bool:
         return self.piece.backward[position].weight_gradient

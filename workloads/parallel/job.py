@@ -171,6 +171,11 @@ class Job:
         return self.is_fsdp and self.training.sharding == "fsdp2" and self.parallel.pp > 1
 
     @property
+    def pipelined_by_torch(self) -> bool:
+        """Whether stages are those of ``torch.distributed.pipelining``."""
+        return self.reduces_at_the_end or (self.training.p2p_per_peer and self.parallel.pp > 1)
+
+    @property
     def p2p_per_peer(self) -> bool:
         """Whether messages with one stage share a stream; see Note [One stream a peer] of ``messages.py``."""
         p = self.parallel

@@ -33,12 +33,13 @@ from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, Storage, storages_of
 from workloads.parallel.actions import ends_of
+from workloads.parallel.handed import keeps_sent, kept_logits, stays
 from workloads.parallel.job import Job
 from workloads.parallel.lasting import LastingStorages, layer_number
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import static_memory
 from workloads.parallel.unit_storages import UnitStorages
-from workloads.parallel.working import keeps_sent
+from workloads.parallel.working import gathers_behind_loss
 
 
 def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLifetimes:
@@ -65,6 +66,7 @@ class _InFlight:
 
     ids: list[IntArray]
     sent: int = -1
+    logits: int = -1  # such that stay until backward is done
 
 
 @dataclass
@@ -82,6 +84,8 @@ class _Writer:
     lasts: Container[int] = ()  # and of its last backward
     gradients: dict[int, int] = field(default_factory=dict)  # bytes of those that stay until the step
     deferred: list[list[int]] = field(default_factory=list)  # what gradients of the head's weight read
+    named: int = -1  # the last logits, if they stay (``kept_logits``)
+    named_alone: bool = False  # whether they stay for their name alone
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
     _single: dict[int, IntArray] = field(default_factory=dict)
 
@@ -127,13 +131,17 @@ class _Writer:
         for waiting in self.deferred:
             for storage in waiting:
                 self._free(storage)
+        if self.named >= 0:
+            self._free(self.named)
 
     def _forward(self, action: Action, chunk: Chunk) -> None:
         one = self.passes[action.chunk, action.microbatch] = _InFlight([])
         units = self._units(action.chunk, chunk) if self.job.is_fsdp else None
         first = self._script(chunk.pieces[0], "F", layer_number(chunk, 0)).made
         name, category = ("ids", "activations") if chunk.has_embedding else ("received", "messages")
-        handed = self._alloc(first.storages[INPUT].num_bytes, StorageHolder(category, name))
+        handed = -1
+        if INPUT not in stays(self.job, chunk, 0):
+            handed = self._alloc(first.storages[INPUT].num_bytes, StorageHolder(category, name))
         for position, piece in enumerate(chunk.pieces):
             if units is not None:
                 units.before(position, forward=True)
@@ -143,7 +151,11 @@ class _Writer:
             self.next_id += len(ids)
             ids[INPUT] = handed
             one.ids.append(ids)
-            self._write(script, ids, layer)
+            script = script.without(stays(self.job, chunk, position))
+            if piece.name == "head" and kept_logits(self.job, chunk) >= 0:
+                self._forward_head(one, script, ids, layer)
+            else:
+                self._write(script, ids, layer)
             handed = int(ids[script.made.output]) if script.made.output >= 0 else -1
             if units is not None:
                 units.after(position, forward=True)
@@ -152,26 +164,43 @@ class _Writer:
         elif handed >= 0:
             self._free(handed)
 
+    def _forward_head(self, one: _InFlight, script: _Script, ids: IntArray, layer: int) -> None:
+        """Logits stay; the ones before have no name any more when these are there."""
+        number = script.made.logits
+        made = int(np.flatnonzero(script.storage == number)[0])
+        until, behind = script.parts(made + 1)
+        self._write(until, ids, layer)
+        if self.named_alone:
+            self._free(self.named)
+        self._write(behind, ids, layer)
+        self.named, self.named_alone = int(ids[number]), False
+        one.logits = self.named
+
     def _backward(self, action: Action, chunk: Chunk) -> None:
         one = self.passes[action.chunk, action.microbatch]
         units = self._units(action.chunk, chunk) if self.job.is_fsdp else None
-        if action.kind != "W" and not chunk.has_head and chunk.pieces[-1].backward:
+        received = action.kind != "W" and not chunk.has_head and chunk.pieces[-1].backward
+        if received and OUTPUT_GRADIENT not in stays(self.job, chunk, len(chunk.pieces) - 1):
             num_bytes = chunk.pieces[-1].output_bytes
             one.ids[-1][OUTPUT_GRADIENT] = self._alloc(
                 num_bytes, StorageHolder("messages", "received gradient")
             )
         for position in reversed(range(len(chunk.pieces))):
             piece, layer = chunk.pieces[position], layer_number(chunk, position)
-            if units is not None and action.kind != "W" and piece.backward:
-                units.before(position, forward=False)
             script = self._script(piece, action.kind, layer)
             made = script.made
+            script = script.without(stays(self.job, chunk, position))
             if piece.name == "head" and action.kind == "B" and made.for_head and self._defers():
                 self.deferred.append([int(one.ids[position][number]) for number in made.for_head])
                 script = script.without(made.for_head)
             if action.kind != "I" and self.job.gradients_go_in_step and self.at[0] in self.firsts:
                 script = script.without([k for k, own in enumerate(made.storages) if own.gradient])
                 self.gradients |= script.gradients(one.ids[position])
+            if units is not None and action.kind != "W" and piece.backward:
+                if gathers_behind_loss(self.job, chunk, position):
+                    loss, script = script.parts(script.of_loss)
+                    self._write(loss, one.ids[position], layer)
+                units.before(position, forward=False)
             self._write(script, one.ids[position], layer)
             if action.kind != "W" and made.input_gradient >= 0:
                 gradient = int(one.ids[position][made.input_gradient])
@@ -188,6 +217,10 @@ class _Writer:
         if action.kind != "I":
             if one.sent >= 0:
                 self._free(one.sent)
+            if one.logits == self.named:
+                self.named_alone = True
+            elif one.logits >= 0:
+                self._free(one.logits)
             del self.passes[action.chunk, action.microbatch]
 
     def _made_gradients(self) -> dict[int, int]:
@@ -248,7 +281,7 @@ class _Writer:
 @dataclass(frozen=True)
 class _Script:
     """Events of one pass of a piece: its storages' numbers, bytes (-1: released), holders, and owners (1: the
-    pool of CUDA graphs).
+    pool of CUDA graphs).  The first ``of_loss`` are the loss's.
     """
 
     made: PieceStorages
@@ -256,12 +289,22 @@ class _Script:
     num_bytes: IntArray
     holder: IntArray
     owner: IntArray
+    of_loss: int = 0
 
     def without(self, kept: Sequence[int]) -> _Script:
         """The same but for releases of what is ``kept``."""
+        if not len(kept):
+            return self
         there = (self.num_bytes >= 0) | ~np.isin(self.storage, kept)
         columns = (self.storage, self.num_bytes, self.holder, self.owner)
-        return _Script(self.made, *(column[there] for column in columns))
+        of_loss = int(there[: self.of_loss].sum())
+        return _Script(self.made, *(column[there] for column in columns), of_loss)
+
+    def parts(self, count: int) -> tuple[_Script, _Script]:
+        """The first ``count`` events, and the others."""
+        columns = (self.storage, self.num_bytes, self.holder, self.owner)
+        first = _Script(self.made, *(column[:count] for column in columns))
+        return first, _Script(self.made, *(column[count:] for column in columns))
 
     def gradients(self, ids: IntArray) -> dict[int, int]:
         """Bytes of the storages that are gradients of parameters."""
@@ -273,9 +316,11 @@ class _Script:
     def of(cls, writer: _Writer, piece: ModelPiece, kind: str, layer: int) -> _Script:
         made = storages_of(piece, writer.job.group_sizes)
         codes = np.array(made.events[kind], dtype=np.int64)  # type: ignore[index]
+        of_loss = made.of_loss.get(kind, 0)  # type: ignore[call-overload]
         if writer.job.is_fsdp:  # gradients stay until they are reduced
             own = [number for number, one in enumerate(made.storages) if one.gradient]
-            codes = codes[~np.isin(~codes, own)]
+            there = ~np.isin(~codes, own)
+            codes, of_loss = codes[there], int(there[:of_loss].sum())
         storage = np.where(codes >= 0, codes, ~codes)
         sizes_of = np.array([one.num_bytes for one in made.storages], dtype=np.int64)
         holders = np.array(
@@ -295,6 +340,7 @@ class _Script:
             np.where(allocates, sizes_of[storage], -1),
             np.where(allocates, holders[storage], -1),
             np.where(allocates, owners[storage], 0),
+            of_loss,
         )
 
 

@@ -26,6 +26,7 @@ from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import Pass
 from workloads.parallel.actions import ends_of
+from workloads.parallel.handed import kept_bytes
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import fullest, static_memory
@@ -127,7 +128,7 @@ def least_bytes(job: Job) -> int:
     most: dict[tuple[tuple[ModelPiece, ...], ...], tuple[int, int]] = {}
     for stage, of_stage in enumerate(states):
         pieces = tuple(chunk.pieces for chunk in job.chunks[stage])
-        kept = [sum(piece.saved_bytes for piece in of_chunk) for of_chunk in pieces]
+        kept = [kept_bytes(job, chunk)[0] for chunk in job.chunks[stage]]
         flight = max(sum(map(mul, one.whole, kept)) for one in of_stage)
         most[pieces] = max(most.get(pieces, (0, 0)), (flight, stage))
     found = []

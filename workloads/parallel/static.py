@@ -15,6 +15,7 @@ from workloads.models.tables import row_bytes, whole_view
 from workloads.models.tensors import Tensor
 from workloads.parallel import by_class
 from workloads.parallel.finish import local_numel
+from workloads.parallel.handed import receive_buffers
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.members import members_of, tables_of
 from workloads.parallel.muon import orthogonalised_numel
@@ -119,7 +120,7 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         masters=owned * masters,
         moments=owned * (states - masters) + _adams(job, pieces, owned, trainable) + moments,
         buckets=_buckets(job, trainable),
-        kept=_kept(job, pieces),
+        kept=(*_kept(job, pieces), *_received(job, stage)),
         step=_step(job, pieces, owned),
         flat=flat,
         copied=flat if training.engine == "megatron" else 0,
@@ -225,6 +226,11 @@ def _buckets(job: Job, trainable: int) -> int:
         return 0
     bucket = min(trainable, training.bucket_parameters)
     return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
+
+
+def _received(job: Job, stage: int) -> Named:
+    num_bytes = sum(receive_buffers(job, chunk) for chunk in job.chunks[stage])
+    return (("messages of all microbatches", num_bytes),) if num_bytes else ()
 
 
 def _kept(job: Job, pieces: Sequence[ModelPiece]) -> Named:

@@ -2,8 +2,9 @@
 
 Note [Storages of units]
     The allocator sees the host's order.  FSDP2 gathers into a buffer on a stream of its own, copies that into
-    the unit's parameters when the unit is used, and holds the buffer until the next unit's copy; backward
-    issues the gather of the next unit before it computes one.  Gradients of a unit are kept until its
+    the unit's parameters when the unit is used; forward holds the buffer until the next unit's copy or its own
+    end, backward does not (``wait_for_unshard``), and issues the gather of the next unit before it computes
+    one.  Gradients of a unit are kept until its
     backward is done and copied into the buffer of the reduction, on a third stream, held until the next one
     or the end of backward; what a unit's first reduction leaves stays until the optimizer is done
     (``foreach_all_gather``, ``foreach_reduce``, ``FSDPParamGroup`` of torch/distributed/fsdp).  The root
@@ -94,9 +95,9 @@ class UnitStorages:
         if position == (0 if forward else len(self.chunk.pieces) - 1):
             for k, unit in enumerate(self.units):
                 if unit.kept:
-                    self._use(k)
+                    self._use(k, forward=forward)
         number = self._unit_of[position]
-        self._use(number)
+        self._use(number, forward=forward)
         if not forward:
             outset = -1 if position == len(self.chunk.pieces) - 1 else len(self._order)
             place = self._places.get(number, outset)
@@ -122,6 +123,8 @@ class UnitStorages:
             return
         if not (self._stays(number) if forward else self.job.parallel.pp > 1):
             self._free(number)
+        if forward and position == len(self.chunk.pieces) - 1:
+            self._let_go()
 
     def end(self) -> None:
         """The last backward is done: units are freed, what was added up is reduced, its buffer let go."""
@@ -152,16 +155,22 @@ class UnitStorages:
         kept = self.units[number].kept or (last and not freed_first)
         return kept or not training.reshard_after_forward
 
-    def _use(self, number: int) -> None:
+    def _use(self, number: int, *, forward: bool) -> None:
         if number in self._whole:
             return
         self._gather(number)
         if self.job.training.sharding != "fsdp2":
             self._whole[number] = self._buffers.pop(number)
             return
-        for other in [other for other in self._buffers if other != number and other in self._whole]:
-            self.free(self._buffers.pop(other))
+        self._let_go()
         self._whole[number] = self._make("gathered parameters", "copy of all_gather", number, COMPUTE)
+        if not forward:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Buffers whose content has been copied."""
+        for number in [number for number in self._buffers if number in self._whole]:
+            self.free(self._buffers.pop(number))
 
     def _gather(self, number: int) -> None:
         if number not in self._buffers and number not in self._whole:

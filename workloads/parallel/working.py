@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from simcore.memory.caching import BLOCK_BYTES
 from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
-from workloads.models.storages import INPUT, Pass, storages_of
+from workloads.models.storages import INPUT, OUTPUT_GRADIENT, Pass, storages_of
+from workloads.parallel.handed import keeps_sent, kept_bytes, stays
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
 from workloads.parallel.unit_storages import COMPUTE, REDUCED, HeldUnits, UnitStorages
@@ -53,10 +55,9 @@ def head_between(job: Job, chunk: Chunk) -> int:
     return sum(_blocks(made.storages[number].num_bytes) for number in made.for_head)
 
 
-def keeps_sent(job: Job, chunk: Chunk) -> bool:
-    """Whether what a chunk hands on stays until its backward (DeepSpeed's ``pipe_buffers``)."""
-    backward = bool(chunk.pieces and chunk.pieces[-1].backward)
-    return job.training.engine == "deepspeed" and job.parallel.pp > 1 and backward
+def gathers_behind_loss(job: Job, chunk: Chunk, position: int) -> bool:
+    """Whether a unit is asked for when the loss of what it made has a gradient: the loss is no part of it."""
+    return job.training.fsdp_ends_apart and chunk.has_head and position == len(chunk.pieces) - 1
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,26 @@ class _Level:
     gradients: int
 
 
+class _Part(NamedTuple):
+    """Events of a pass through a piece: of its loss (True), behind it (False) or all (None), less the release
+    of what ``stays``; ``sharded``: gradients stay where FSDP reduces them.
+    """
+
+    kind: Pass
+    sharded: bool
+    of_loss: bool | None = None
+    stays: tuple[int, ...] = ()
+
+
 @lru_cache(maxsize=1 << 10)
-def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], kind: Pass, *, sharded: bool) -> _Level:
+def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], part: _Part) -> _Level:
     made = storages_of(piece, sizes)
-    codes = np.array(made.events[kind], dtype=np.int64)
+    codes = np.array(made.events_of(part.kind, of_loss=part.of_loss), dtype=np.int64)
+    codes = codes[~np.isin(~codes, part.stays)] if part.stays else codes
     num_bytes = np.array([_blocks(one.num_bytes) for one in made.storages], dtype=np.int64)
     gradients = np.array([one.gradient for one in made.storages], dtype=np.bool_)
     numbers = np.where(codes >= 0, codes, ~codes)
-    if sharded:
+    if part.sharded:
         there = (codes >= 0) | ~gradients[numbers]
         codes, numbers = codes[there], numbers[there]
     levels = np.cumsum(np.where(codes >= 0, num_bytes[numbers], -num_bytes[numbers]))
@@ -142,9 +155,9 @@ class ChunkWalk:
     def __post_init__(self) -> None:
         pieces = self.chunk.pieces
         self._sends = keeps_sent(self.job, self.chunk)
-        sent = pieces[-1].output_bytes if self._sends else 0
-        self.kept = sum(piece.saved_bytes for piece in pieces) + sent
         self._sizes = self.job.group_sizes
+        self._stays = tuple(stays(self.job, self.chunk, position) for position in range(len(pieces)))
+        self.kept, self._late = kept_bytes(self.job, self.chunk)
         sharded = self.job.is_fsdp
         self._units = UnitStorages(self.job, self.chunk, self._alloc, self._free) if sharded else None
 
@@ -192,11 +205,12 @@ class ChunkWalk:
 
     def _forward(self) -> None:
         pieces, units = self.chunk.pieces, self._units
-        self._step(storages_of(pieces[0], self._sizes).storages[INPUT].num_bytes)
+        if INPUT not in self._stays[0]:
+            self._step(storages_of(pieces[0], self._sizes).storages[INPUT].num_bytes)
         for position, piece in enumerate(pieces):
             if units is not None:
                 units.before(position, forward=True)
-            self._pass(piece, "F")
+            self._pass(position, "F")
             if units is not None:
                 units.after(position, forward=True)
         last = storages_of(pieces[-1], self._sizes)
@@ -205,12 +219,17 @@ class ChunkWalk:
 
     def _backward(self, kind: Pass, *, last: bool) -> None:
         pieces, units = self.chunk.pieces, self._units
-        if kind != "W" and not self.chunk.has_head and pieces[-1].backward:
+        received = kind != "W" and not self.chunk.has_head and pieces[-1].backward
+        if received and OUTPUT_GRADIENT not in self._stays[-1]:
             self._step(pieces[-1].output_bytes)
         for position in reversed(range(len(pieces))):
+            rest: bool | None = None
             if units is not None and kind != "W" and pieces[position].backward:
+                if gathers_behind_loss(self.job, self.chunk, position):
+                    self._pass(position, kind, of_loss=True)
+                    rest = False
                 units.before(position, forward=False)
-            gradients = self._pass(pieces[position], kind)
+            gradients = self._pass(position, kind, rest)
             if units is not None and kind != "I":
                 units.reduce(position, {self._hold(gradients, COMPUTE): gradients})
             if units is not None and kind != "W":
@@ -221,12 +240,13 @@ class ChunkWalk:
         made = storages_of(first, self._sizes) if first is not None else None
         if kind != "W" and made is not None and made.input_gradient >= 0:
             self._step(-made.storages[made.input_gradient].num_bytes)
-        if kind != "I" and self._sends:
-            self._step(-pieces[-1].output_bytes)
+        if kind != "I" and self._late:
+            self._step(-self._late)
 
-    def _pass(self, piece: ModelPiece, kind: Pass) -> int:
-        """Bytes of its gradients, if they stay."""
-        level = _level(piece, self._sizes, kind, sharded=self._units is not None)
+    def _pass(self, position: int, kind: Pass, of_loss: bool | None = None) -> int:
+        """Bytes of the gradients of the piece there, if they stay."""
+        part = _Part(kind, self._units is not None, of_loss, self._stays[position])
+        level = _level(self.chunk.pieces[position], self._sizes, part)
         self._reach(level.highest)
         self._levels[COMPUTE] += level.net
         return level.gradients
