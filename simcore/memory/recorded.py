@@ -253,7 +253,7 @@ class _StepWriter:
         self.next_id = storage
 
     def _of_nobody(self, size: int) -> int:
-        """The storage of another pass, or of before the step, that a release without an owner means; -1: none."""
+        """The storage of another pass or of before the step that such a release means; -1: none."""
         for waiting in (self._unnamed.get(size), self._older.get(size)):
             while waiting:
                 storage = waiting.popleft()
@@ -330,8 +330,8 @@ class _StepWriter:
         return places
 
     def _parts(self, num_bytes: int) -> list[int]:
-        """Storages that ``num_bytes`` are which no release names: some that one op's releases without an owner
-        release together, or else one.
+        """Storages that ``num_bytes`` are which no release names: some that releases without an owner let go
+        together, behind one op, or else one.
         """
         if self._nobodys is None:
             frees, templates = self.graph.frees, set(self.program.template.tolist())

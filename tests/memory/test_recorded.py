@@ -74,7 +74,7 @@ def test_sums_that_one_pass_makes_and_another_releases_are_there_once():
     build.program([0], skeleton, memory=MemoryProfile(parameters=MIB))
     graph = build.build()
     found = recorded_lifetimes(graph, graph.programs[0])
-    # Kept, the sums (two storages), kept gone; kept again and gone; the reduction beside the sums, all gone one by one.
+    # Kept, the sums (two storages), kept gone; kept again and gone; the reduction beside the sums, all gone.
     step = [5, 13, 29, 25, 29, 25, 27, 25, 17, 1]
     assert levels(found) == [1, *step, *step]
 

@@ -158,8 +158,8 @@ def test_stages_of_pytorchs_pipelines_have_buffers_for_all_messages_and_keep_wha
             of_backward.append(int(played.allocated[is_backward].max()))
         peaks.append(of_backward)
     hidden, logits = 128 * 256 * 2, 128 * 1024 * 2
-    # The first stage has three microbatches in flight: six gradients to receive for the one that is there, and
-    # three outputs.  The middle one two: six of each kind for a gradient and two inputs, and two outputs.  The
-    # last one's loss: six inputs for one, and logits in bf16.
+    # The first stage has three microbatches in flight: six gradients to receive for the one that is there,
+    # and three outputs.  The middle one two: six of each kind for a gradient and two inputs, and two outputs.
+    # The last one's loss: six inputs for one, and logits in bf16.
     more = [b - a for a, b in zip(*peaks, strict=True)]
     assert more == [(6 - 1 + 3) * hidden, (12 - 1 - 2 + 2) * hidden, (6 - 1) * hidden + logits]

@@ -182,7 +182,8 @@ class _StorageWalk:
     def _read(self, kernel: KernelLaunch, visible: Sequence[int]) -> list[int]:
         read: list[int] = []
         is_sum = kernel.name.startswith(_SUMS) and kernel.module != LOSS
-        shapes = kernel.in_shapes[:1] if kernel.accumulates else kernel.in_shapes  # to what it adds is no storage
+        # To what a gradient is added is no storage of a microbatch.
+        shapes = kernel.in_shapes[:1] if kernel.accumulates else kernel.in_shapes
         for term, shape in enumerate(shapes):
             numel = math.prod(shape)
             if kernel.collective == "all_gather":

@@ -3,9 +3,9 @@
 Note [Stages of PyTorch's pipelines]
     ``PipelineStage`` of torch.distributed.pipelining makes buffers for what it receives, one for each
     microbatch, at its first step (``_create_act_recv_info``, ``_create_grad_recv_info``), and works in them:
-    messages do not come and go.  What a stage returns is in its ``fwd_cache`` until the microbatch's backward,
-    the last stage's logits with it; these have another name (``output`` of the schedule's loop) until the next
-    ones are made.
+    messages do not come and go.  What a stage returns is in its ``fwd_cache`` until the microbatch's
+    backward, the last stage's logits with it; these have another name (``output`` of the schedule's loop)
+    until the next ones are made.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def receive_buffers(job: Job, chunk: Chunk) -> int:
 
 
 def kept_bytes(job: Job, chunk: Chunk) -> tuple[int, int]:
-    """Bytes that a microbatch keeps until its backward, and of these what the last of its backward releases."""
+    """Bytes that a microbatch keeps until its backward, and of these what goes at that backward's end."""
     saved = sum(piece.saved_bytes for piece in chunk.pieces)
     if not chunk.pieces:
         return saved, 0

@@ -14,10 +14,11 @@ Note [Lifetimes of a stage]
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.graph.schedules import Action
 from simcore.memory.caching import MemoryEvents
@@ -296,15 +297,17 @@ class _Script:
         if not len(kept):
             return self
         there = (self.num_bytes >= 0) | ~np.isin(self.storage, kept)
-        columns = (self.storage, self.num_bytes, self.holder, self.owner)
-        of_loss = int(there[: self.of_loss].sum())
-        return _Script(self.made, *(column[there] for column in columns), of_loss)
+        return replace(self._chosen(there), of_loss=int(there[: self.of_loss].sum()))
 
     def parts(self, count: int) -> tuple[_Script, _Script]:
         """The first ``count`` events, and the others."""
+        first = np.arange(len(self.storage)) < count
+        return self._chosen(first), self._chosen(~first)
+
+    def _chosen(self, there: npt.NDArray[np.bool_]) -> _Script:
         columns = (self.storage, self.num_bytes, self.holder, self.owner)
-        first = _Script(self.made, *(column[:count] for column in columns))
-        return first, _Script(self.made, *(column[count:] for column in columns))
+        storage, num_bytes, holder, owner = (column[there] for column in columns)
+        return _Script(self.made, storage, num_bytes, holder, owner)
 
     def gradients(self, ids: IntArray) -> dict[int, int]:
         """Bytes of the storages that are gradients of parameters."""

@@ -1,17 +1,16 @@
 """What FSDP allocates around the pieces of a pass: gathered units, their gradients, buffers of collectives.
 
 Note [Storages of units]
-    The allocator sees the host's order.  FSDP2 gathers into a buffer on a stream of its own, copies that into
-    the unit's parameters when the unit is used; forward holds the buffer until the next unit's copy or its own
-    end, backward does not (``wait_for_unshard``), and issues the gather of the next unit before it computes
-    one.  Gradients of a unit are kept until its
-    backward is done and copied into the buffer of the reduction, on a third stream, held until the next one
-    or the end of backward; what a unit's first reduction leaves stays until the optimizer is done
-    (``foreach_all_gather``, ``foreach_reduce``, ``FSDPParamGroup`` of torch/distributed/fsdp).  The root
-    stays gathered between forward and backward, and so does the last layer, which backward needs first.  In a
-    pipeline of PyTorch's only the last backward frees and reduces (``PipelineStage``); until then gradients
-    are added up whole.  FSDP1's flat parameters are used where they were gathered, on the stream of the
-    gathers, and DeepSpeed's parameters likewise.
+    The allocator sees the host's order.  FSDP2 gathers into a buffer on a stream of its own and copies that
+    into the unit's parameters when the unit is used; forward holds the buffer until the next unit's copy or
+    its own end, backward does not (``wait_for_unshard``), and issues the gather of the next unit before it
+    computes one.  Gradients of a unit are kept until its backward is done and copied into the buffer of the
+    reduction, on a third stream, held until the next one or the end of backward; what a unit's first
+    reduction leaves stays until the optimizer is done (``foreach_all_gather``, ``foreach_reduce``,
+    ``FSDPParamGroup`` of torch/distributed/fsdp).  The root stays gathered between forward and backward, and
+    so does the last layer, which backward needs first.  In a pipeline of PyTorch's only the last backward
+    frees and reduces (``PipelineStage``); until then gradients are added up whole.  FSDP1's flat parameters
+    are used where they were gathered, on the stream of the gathers, and DeepSpeed's parameters likewise.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class ChunkWalk:
         pieces, units = self.chunk.pieces, self._units
         if INPUT not in self._stays[0]:
             self._step(storages_of(pieces[0], self._sizes).storages[INPUT].num_bytes)
-        for position, piece in enumerate(pieces):
+        for position in range(len(pieces)):
             if units is not None:
                 units.before(position, forward=True)
             self._pass(position, "F")
