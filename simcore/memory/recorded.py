@@ -7,11 +7,10 @@ Note [Two recorded steps]
     (gradients, until they are set to None): the first step has none to release, the second those of the
     first.  What a step leaves and the next one does not release is released between the two.
 
-    An op allocates so many bytes; which storages they are is told by their releases, each with the op that
-    it was born in.  What no release names is one storage.  A release that names nobody is of another pass (a
-    sum of gradients, which the first microbatch's backward makes and the last exchange reduces; parameters
-    that stay gathered between microbatches) or of before the step: the oldest storage of its size that this
-    step made and no release names, and where there is none, of the step before.
+    A release that names nobody is of another pass (a sum of gradients, which the first microbatch's backward
+    makes and the last exchange reduces; parameters that stay gathered between microbatches) or of before the
+    step: the oldest storage of its size that this step made and no release names, and where there is none, of
+    the step before.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.graph import Graph, Program
-from simcore.graph.ops import OpKind
 from simcore.graph.schedules import Action
 from simcore.memory.caching import AllocatorSettings, MemoryEvents, play
 from simcore.memory.lifetimes import BEFORE, NO_LAYER, OPTIMIZER, StageLifetimes, StorageHolder
 from simcore.memory.peak import activations_of, peak_memory
 from simcore.memory.played import PlayedStage
+from simcore.memory.recorded_ops import BACKWARD, INSIDE, RecordedStorages
 from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
@@ -38,11 +37,7 @@ IntArray = npt.NDArray[np.int64]
 #: Categories of what lasts, in the order in which a process makes it.
 _LASTING: Final = ("parameters", "gradients")
 _STATES: Final = "optimizer states"
-_BACKWARD: Final = ("bwd", "bwd_input", "bwd_weight")
 _WHOLE_BACKWARD: Final = ("bwd", "bwd_weight")  # what ends a microbatch
-_INSIDE, _FORWARD = 0, 1
-_PRODUCTS: Final = ("gemm", "bgemm")
-_MOST_TOGETHER, _MOST_SUMS = 64, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -69,29 +64,6 @@ def recorded_lifetimes(
     one, forward's and autograd's.  A graph without allocations has what lasts alone.
     """
     return _StepWriter(graph, program, held or HeldSizes(), workspace_bytes).written()
-
-
-class _Birth(NamedTuple):
-    """Storages that an op allocates, each (bytes, holder), the ``unnamed`` last of them such that no release
-    names; ``op`` counts from the template's first one.
-    """
-
-    op: int
-    layer: int
-    stream: int
-    sizes: list[tuple[int, int]]
-    unnamed: int
-
-
-class _OpMemory(NamedTuple):
-    """What an op of a template does to memory, in this order; ``died``: releases as (bytes, owner, scope).
-
-    ``multiplies``: it is the first one of the template that asks for the workspace of products.
-    """
-
-    multiplies: bool
-    born: _Birth | None
-    died: list[tuple[int, int, int]]
 
 
 @dataclass
@@ -129,15 +101,12 @@ class _StepWriter:
     program: Program
     held: HeldSizes
     workspace_bytes: int
+    ops: RecordedStorages = field(init=False)
     columns: _Columns = field(default_factory=_Columns)
-    holders: dict[StorageHolder, int] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
     next_id: int = 0
-    streams: dict[str, int] = field(default_factory=lambda: {"compute": 0})
     at: int = BEFORE
-    _templates: dict[int, list[_OpMemory]] = field(default_factory=dict)
     _workspaces: set[bool] = field(default_factory=set)
-    _nobodys: list[tuple[int, ...]] | None = None  # bytes of releases without an owner behind one op
     #: Storages of the step that live, (bytes, storage) by instance and op; all with their bytes in the order
     #: of their birth; and by bytes those that no release names, of the step and of before it.
     _of_op: dict[int, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
@@ -146,6 +115,9 @@ class _StepWriter:
     _older: dict[int, deque[int]] = field(default_factory=dict)
     #: Releases of a step for which there was no storage, by bytes.
     missed: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.ops = RecordedStorages(self.graph, self.program)
 
     def written(self) -> StageLifetimes:
         memory = self.program.memory
@@ -165,7 +137,7 @@ class _StepWriter:
         action, microbatch = said.actions()
         return StageLifetimes(
             MemoryEvents.of(storage, num_bytes, stream), action, layer, holder, microbatch,
-            tuple(self.holders), tuple(self.actions),
+            tuple(self.ops.holders), tuple(self.actions),
         )  # fmt: skip
 
     def _released_older(self) -> Counter[int]:
@@ -208,7 +180,7 @@ class _StepWriter:
 
     def _begin(self, name: str, microbatch: int, chunk: int) -> None:
         """Events that follow are those of an instance of the template ``name``."""
-        if microbatch < 0 or name not in ("fwd", *_BACKWARD):
+        if microbatch < 0 or name not in ("fwd", *BACKWARD):
             self.at, microbatch = (OPTIMIZER if name == "optimizer" else self.at), -1
         else:
             self.at = len(self.actions)
@@ -216,9 +188,7 @@ class _StepWriter:
         self.columns.mark(self.at, microbatch)
 
     def _play(self, instance: int, template: int, forward: int) -> None:
-        places = self._templates.get(template)
-        if places is None:
-            places = self._templates[template] = self._read(template)
+        places = self.ops.of(template)
         add, live, storage = self.columns.add, self._live, self.next_id
         mine = self._of_op[instance] = {}
         of_forward = self._of_op.get(forward, {})
@@ -241,7 +211,7 @@ class _StepWriter:
                 if owner < 0:
                     released = self._of_nobody(size)
                 else:
-                    own = (mine if scope == _INSIDE else of_forward).get(owner, [])
+                    own = (mine if scope == INSIDE else of_forward).get(owner, [])
                     for known in own:
                         if known[0] == size and known[1] in live:
                             own.remove(known)
@@ -285,116 +255,9 @@ class _StepWriter:
             self._workspaces.add(backward)
             self._alloc(self.workspace_bytes, StorageHolder("buffers", "workspace of products"))
 
-    def _read(self, number: int) -> list[_OpMemory]:
-        """What a template does to memory, op by op; what dies at its start first."""
-        graph, frees = self.graph, self.graph.frees
-        first, last = (int(graph.template_start[number + k]) for k in (0, 1))
-        own = np.flatnonzero(frees.template == number)
-        died: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        inside: dict[int, list[int]] = defaultdict(list)
-        for after, size, owner, scope in zip(
-            *(
-                column[own].tolist()
-                for column in (frees.after, frees.num_bytes, frees.owner, frees.owner_scope)
-            ),
-            strict=True,
-        ):
-            if scope == _INSIDE and owner >= 0:
-                inside[owner].append(size)
-                owner -= first
-            died[after].append((size, owner, scope))
-        later = self._freed_later(number) if graph.template_names[number] == "fwd" else {}
-        backward = graph.template_names[number] in _BACKWARD
-        born: dict[int, list[tuple[int, int]]] = {}
-        unnamed: dict[int, int] = {}
-        for row in (np.flatnonzero(graph.ops.alloc_bytes[first:last]) + first).tolist():
-            here, kept = inside.get(row, []), later.get(row - first, [])
-            rest = int(graph.ops.alloc_bytes[row]) - sum(here) - sum(kept)
-            sizes = [(size, False) for size in here] + [(size, True) for size in kept]
-            others = self._parts(rest) if rest > 0 else []
-            sizes += [(size, True) for size in others]
-            unnamed[row] = len(others)
-            born[row] = [
-                (size, self._holder(self._holder_of(row, kept=stays, backward=backward)))
-                for size, stays in sizes
-            ]
-        classes = graph.ops.op_class
-        product = next((row for row in range(first, last) if classes[row] in _PRODUCTS), -1)
-        layers = graph.ops.layer
-        places = [_OpMemory(False, None, died.pop(-1))] if -1 in died else []
-        for row in sorted({*born, *died, product} - {-1}):
-            made = born.get(row)
-            place = row - first, int(layers[row]), self._stream(row)
-            birth = _Birth(*place, made, unnamed[row]) if made else None
-            places.append(_OpMemory(row == product, birth, died.get(row, [])))
-        return places
-
-    def _parts(self, num_bytes: int) -> list[int]:
-        """Storages that ``num_bytes`` are which no release names: some that releases without an owner let go
-        together, behind one op, or else one.
-        """
-        if self._nobodys is None:
-            frees, templates = self.graph.frees, set(self.program.template.tolist())
-            by_op: dict[tuple[int, int], list[int]] = defaultdict(list)
-            for row in np.flatnonzero(frees.owner < 0).tolist():
-                place = int(frees.template[row]), int(frees.after[row])
-                if place[0] in templates:
-                    by_op[place].append(int(frees.num_bytes[row]))
-            self._nobodys = sorted({tuple(sorted(sizes)) for sizes in by_op.values()})
-        if any(num_bytes in sizes for sizes in self._nobodys):
-            return [num_bytes]
-        return next(filter(None, (_summing(sizes, num_bytes) for sizes in self._nobodys)), [num_bytes])
-
-    def _freed_later(self, forward: int) -> dict[int, list[int]]:
-        """Bytes that backward releases of what the template ``forward`` made, by the op that did."""
-        program, frees = self.program, self.graph.frees
-        at = int(np.flatnonzero(program.template == forward)[0])
-        of = (program.microbatch == program.microbatch[at]) & (program.chunk == program.chunk[at])
-        found: dict[int, list[int]] = defaultdict(list)
-        for template in dict.fromkeys(program.template[of].tolist()):
-            own = (frees.template == template) & (frees.owner_scope == _FORWARD)
-            for owner, size in zip(frees.owner[own].tolist(), frees.num_bytes[own].tolist(), strict=True):
-                found[owner].append(size)
-        return found
-
-    def _holder_of(self, row: int, *, kept: bool, backward: bool) -> StorageHolder:
-        ops = self.graph.ops
-        kind = int(ops.kind[row])
-        if ops.collective[row] == "all_gather":
-            category = "gathered parameters"
-        elif kind == OpKind.RECV:
-            category = "messages"
-        elif not kept or ops.phase[row] == "optimizer":
-            category = "temporaries"
-        else:
-            category = "gradients" if backward else "activations"
-        return StorageHolder(category, ops.name[row], ops.module[row], int(ops.layer[row]))
-
-    def _holder(self, holder: StorageHolder) -> int:
-        return self.holders.setdefault(holder, len(self.holders))
-
-    def _stream(self, row: int) -> int:
-        """The pool that an op's storages come from: communication has the stream on which it is called."""
-        ops = self.graph.ops
-        if int(ops.kind[row]) != OpKind.COMPUTE:
-            return 0
-        return self.streams.setdefault(ops.stream[row], len(self.streams))
-
     def _alloc(self, num_bytes: int, holder: StorageHolder) -> None:
-        self.columns.add(self.next_id, num_bytes, NO_LAYER, self._holder(holder), 0)
+        self.columns.add(self.next_id, num_bytes, NO_LAYER, self.ops.number(holder), 0)
         self.next_id += 1
-
-
-def _summing(sizes: tuple[int, ...], total: int) -> list[int]:
-    """Some of ``sizes`` that are ``total`` together; none where they are not, or that takes long to find."""
-    reached: dict[int, tuple[int, ...]] = {0: ()}
-    for size in sizes[:_MOST_TOGETHER]:
-        for found, parts in list(reached.items()):
-            if found + size <= total:
-                reached.setdefault(found + size, (*parts, size))
-        if total in reached or len(reached) > _MOST_SUMS:
-            break
-    return list(reached.get(total, ()))
 
 
 def played_programs(

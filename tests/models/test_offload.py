@@ -56,3 +56,15 @@ def test_copies_go_beside_compute_and_come_back_in_time() -> None:
     kept = model_pieces(LLAMA, Shard(1, SEQ)).layers[0].saved_bytes
     # Over a slow bus copies set the pace: forward's of six layers, backward's of the same, four microbatches.
     assert step_s(("layer",), "10GB/s") == pytest.approx(4 * 2 * 6 * kept / 10e9, rel=0.1)
+
+
+@pytest.mark.parametrize(("dropout", "times"), [(0.0, 2), (0.1, 1)])
+def test_probabilities_that_softmax_and_product_keep_leave_twice(dropout: float, times: int) -> None:
+    model = LLAMA.model_copy(update={"dropout": dropout})
+    shard = Shard(1, SEQ, software=SoftwareSpec(attention="unfused"))
+    plain = model_pieces(model, shard).layers[0]
+    moved = offloaded(plain, ["core_attn"])
+    scores = 32 * SEQ * SEQ * 2
+    again = moved.backward[0].bytes_read - (plain.saved_bytes - moved.saved_bytes)
+    assert again == (times - 1) * scores
+    assert moved.peak_bytes - plain.peak_bytes == moved.backward[0].bytes_read

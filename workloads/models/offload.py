@@ -5,7 +5,9 @@ Note [Offloading]
     what is computed next; the copy back begins with the backward of the piece before, and the piece's own
     backward waits for it (Transformer Engine's cpu_offload.py, which --cpu-offloading-num-layers and
     --fine-grained-activation-offloading of Megatron-Core use).  The GPU has room for one piece's share at a
-    time.
+    time.  What two ops keep goes twice, and comes back as two tensors (``tensor_push`` of
+    fine_grained_activation_offload.py): the probabilities of attention in several kernels, which the softmax
+    and its product with the values keep, unless dropout is between them.
 """
 
 from __future__ import annotations
@@ -49,26 +51,30 @@ def offloaded(piece: ModelPiece, modules: Collection[OffloadModule]) -> ModelPie
     if not piece.backward:
         return piece
     wanted = re.compile("|".join(_PATTERNS[name] for name in modules))
-    origins, kept, moved = piece.origins, list(piece.origins.kept), 0
+    origins, kept, moved, again = piece.origins, list(piece.origins.kept), 0, 0
+    dropout = any("core_attention" in one.module and "dropout" in one.name for one in piece.forward)
     for k, kernel in enumerate(piece.forward):
         if kept[k] != (0, 0) and wanted.search(kernel.module):
             moved += sum(kept[k])
+            if "softmax" in kernel.name and "core_attention" in kernel.module and not dropout:
+                again += kept[k][1]
             kept[k] = (0, 0)
     if not moved:
         return piece
-    there = KernelLaunch(OFFLOAD, op_class="copy", bytes_read=moved, stream=OFFLOAD_STREAM)
-    back = KernelLaunch(RELOAD, op_class="copy", bytes_read=moved, stream=RELOAD_STREAM)
+    copied = moved + again
+    there = KernelLaunch(OFFLOAD, op_class="copy", bytes_read=copied, stream=OFFLOAD_STREAM)
+    back = KernelLaunch(RELOAD, op_class="copy", bytes_read=copied, stream=RELOAD_STREAM)
     shifted = [replace(k, waits_for=tuple(wait + 1 for wait in k.waits_for)) for k in piece.backward]
     widest = max(range(len(shifted)), key=lambda j: shifted[j].bytes_read + shifted[j].bytes_written)
     own = shifted[widest]
-    shifted[widest] = replace(own, scratch_bytes=own.scratch_bytes + moved)
+    shifted[widest] = replace(own, scratch_bytes=own.scratch_bytes + copied)
     last = origins.forward[-1]
     return replace(
         piece,
         forward=(*piece.forward, there),
         backward=(back, *shifted),
         saved_bytes=piece.saved_bytes - moved,
-        peak_bytes=piece.peak_bytes + moved,
+        peak_bytes=piece.peak_bytes + copied,
         origins=replace(
             origins,
             forward=(*origins.forward, last),
