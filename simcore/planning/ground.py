@@ -70,6 +70,10 @@ class Ground:
         """What the framework's preset says that it has of a kind; nothing where it does not say."""
         return list(self.preset.values("supports").get(key, ()))
 
+    def deals_out(self, degree: str) -> bool:
+        """Whether the framework has a degree of parallelism; all where its preset does not say."""
+        return degree in self.preset.values("supports").get("degrees", [degree])
+
     @property
     def num_layers(self) -> int:
         """Layers that are dealt out to stages."""

@@ -117,29 +117,29 @@ def _divisors(number: int, most: int) -> list[int]:
     return [n for n in range(1, min(number, most) + 1) if number % n == 0]
 
 
-def _degrees(key: str, numbers: Sequence[int]) -> list[Settings]:
-    return [{f"parallel.{key}": str(number)} for number in numbers]
+def _degrees(ground: Ground, key: str, numbers: Sequence[int]) -> list[Settings]:
+    return [{f"parallel.{key}": str(number)} for number in (numbers if ground.deals_out(key) else (1,))]
 
 
 def _tensor(ground: Ground, _: Settings) -> list[Settings]:
-    return _degrees("tp", _divisors(ground.num_gpus, ground.domain))
+    return _degrees(ground, "tp", _divisors(ground.num_gpus, ground.domain))
 
 
 def _context(ground: Ground, chosen: Settings) -> list[Settings]:
     most = min(_MOST_CONTEXT, max(1, ground.model.sequence(ground.base.training.seq) // _FEWEST_TOKENS))
-    return _degrees("cp", _divisors(left(ground, chosen, "tp"), most))
+    return _degrees(ground, "cp", _divisors(left(ground, chosen, "tp"), most))
 
 
 def _expert(ground: Ground, _: Settings) -> list[Settings]:
     if ground.model.moe is None:
         return [{}]
-    return _degrees("ep", _divisors(ground.num_gpus, ground.model.moe.num_experts))
+    return _degrees(ground, "ep", _divisors(ground.num_gpus, ground.model.moe.num_experts))
 
 
 def _expert_tensor(ground: Ground, chosen: Settings) -> list[Settings]:
     if ground.model.moe is None or number(ground, chosen, "ep") == 1:
         return [{}]
-    return _degrees("etp", sorted({1, number(ground, chosen, "tp")}))
+    return _degrees(ground, "etp", sorted({1, number(ground, chosen, "tp")}))
 
 
 def _micro_batch(ground: Ground, _: Settings) -> list[Settings]:
@@ -163,7 +163,7 @@ def _recompute(ground: Ground, _: Settings) -> list[Settings]:
 
 
 def _pipeline(ground: Ground, chosen: Settings) -> list[Settings]:
-    return _degrees("pp", _divisors(left(ground, chosen, "tp", "cp"), ground.num_layers))
+    return _degrees(ground, "pp", _divisors(left(ground, chosen, "tp", "cp"), ground.num_layers))
 
 
 def _schedule(ground: Ground, chosen: Settings) -> list[Settings]:

@@ -74,6 +74,19 @@ def test_a_framework_offers_what_it_runs(framework, schedules, shardings):
     assert not any(asks.completed(one).warnings for one in found)
 
 
+@pytest.mark.parametrize(
+    ("framework", "most"),
+    [("megatron-core", (8, 2, 4)), ("megatron-deepspeed", (8, 2, 4)), ("deepspeed", (1, 1, 1))],
+)
+def test_what_a_frameworks_file_does_not_deal_out_is_not_proposed(framework, most):
+    # 16 GPUs in nodes of 8, 2,048 tokens, 4 layers.
+    asks = question(framework=framework)
+    found = list(candidates(asks.ground, asked_axes("tp,cp,pp", asks.said)))
+    assert tuple(max(int(one[f"parallel.{key}"]) for one in found) for key in ("tp", "cp", "pp")) == most
+    named = candidates(asks.ground, asked_axes("tp=1:2", asks.said))  # what is named is tried all the same
+    assert [one["parallel.tp"] for one in named] == ["1", "2"]
+
+
 def test_every_candidate_is_counted_once_with_its_reason():
     asks = question("model.heads=6", "model.kv_heads=6", "model.hidden=768", "model.head_size=128")
     axes = asked_axes("tp,micro_batch", asks.said)

@@ -43,7 +43,7 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     "unpublished": frozenset(
         {"micro_batch", "virtual_stages", "recompute", "sequence_parallel", "attention", "sharding"}
     ),
-    "supports": frozenset({"generation", "recompute", "schedule", *_MOVES}),
+    "supports": frozenset({"generation", "recompute", "schedule", "degrees", *_MOVES}),
 }
 #: Tables of lists, by what is listed where it is no text.
 _KINDS: Final[Mapping[str, Mapping[str, type]]] = {
