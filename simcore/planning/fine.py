@@ -34,11 +34,9 @@ def gradient_overlap(ground: Ground, chosen: Settings) -> list[Settings]:
     training = ground.base.training
     if chosen.get("training.sharding", training.sharding) in FSDP:
         return [{}]
-    can = _overlaps(ground, "overlap_grad_reduce") or _overlaps(ground, "overlap_param_gather")
-    return [
-        {"training.overlap_grad_reduce": value, "training.overlap_param_gather": value}
-        for value in _ON_OR_OFF[not can :]
-    ]
+    has = {key: _overlaps(ground, key) for key in ("overlap_grad_reduce", "overlap_param_gather")}
+    ways = (has, dict.fromkeys(has, False)) if any(has.values()) else (has,)
+    return [{f"training.{key}": str(on).lower() for key, on in way.items()} for way in ways]
 
 
 def _overlaps(ground: Ground, key: str) -> bool:

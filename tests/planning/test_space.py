@@ -222,3 +222,13 @@ def test_overlap_that_a_framework_has_is_offered_to_jobs_that_say_no_degree(fram
     found = list(candidates(asks.ground, asked_axes("tp=2,tp_overlap", asks.said)))
     assert {one["training.tp_overlap"] for one in found} == offers
     assert {asks.completed(one).training.tp_overlap for one in found} == {one == "true" for one in offers}
+
+
+@pytest.mark.parametrize(("framework", "gathers"), [("megatron-core", "true"), ("deepspeed", "false")])
+def test_gathers_are_overlapped_only_where_the_framework_does(framework, gathers):
+    asks = question(framework=framework)
+    found = [
+        (one["training.overlap_grad_reduce"], one["training.overlap_param_gather"])
+        for one in candidates(asks.ground, asked_axes("sharding=zero1,grad_overlap", asks.said))
+    ]
+    assert found == [("true", gathers), ("false", "false")]
