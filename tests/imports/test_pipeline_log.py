@@ -87,7 +87,9 @@ def test_other_schedules(tmp_path, edits, total_ms):
     assert 1e3 * steps[0].before_s == pytest.approx(93)
     assert 1e3 * steps[-1].after_s == pytest.approx(total_ms)
     assert all(step.applied.assumed and step.applied.ops_changed for step in steps)
-    assert [1e3 * row.recorded.span for row in play(after).steps()] == pytest.approx([93, 93, 69, 69])
+    recorded = [row.recorded for row in play(after).steps()]
+    assert [1e3 * one.span for one in recorded] == pytest.approx([93, 93, 69, 69])
+    assert recorded == [row.recorded for row in play(job).steps()]  # what it consisted of, too
 
 
 # Four stages of one microbatch each: forwards 10 ms, backwards 20 ms, 5 and 7 ms more for the head; a send

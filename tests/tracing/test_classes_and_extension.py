@@ -11,7 +11,8 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import contiguous_text, group_ranks
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.trace import trace_in
-from workloads.tracing.recipes.megatron.ranks import exchanged, extend, extended_program
+from workloads.tracing.recipes.megatron.alike import exchanged
+from workloads.tracing.recipes.megatron.ranks import extend, extended_program
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 CATALOG = "workloads/catalog/graphs"

@@ -124,10 +124,11 @@ class ImportedJob:
     """A graph whose ops last what was recorded, one program per rank, and the import report.
 
     ``origin`` is the importer's own value, where something else than a replay can be made of it: the log of
-    a pipeline, the workers of a job.
+    a pipeline, the workers of a job.  ``unedited``: the ranks before edits, where these keep who they are.
     """
 
     graph: Graph
     ranks: tuple[ImportedRank, ...]
     report: ImportReport
     origin: object = None
+    unedited: tuple[ImportedRank, ...] = ()

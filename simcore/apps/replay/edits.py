@@ -42,7 +42,10 @@ def edit_recording(
     )  # fmt: skip
 
     def imported(state: EditableJob) -> ImportedJob:
-        return replace(job, graph=state.graph, ranks=state.ranks, origin=state.origin)
+        same = [rank.number for rank in state.ranks] == [rank.number for rank in job.ranks]
+        return replace(
+            job, graph=state.graph, ranks=state.ranks, origin=state.origin, unedited=job.ranks if same else ()
+        )
 
     simulated_on = None if level == "recorded" else cluster
 

@@ -61,10 +61,18 @@ class Replay:
         for index, rank in enumerate(self.job.ranks):
             for found, members in zip(rank.steps, rank.step_ops, strict=True):
                 if step is None or found.number == step:
-                    recorded = split(rank, members, rank.recorded.start_ps, rank.recorded.end_ps)
+                    recorded = self._recorded(index, found.number, rank, members)
                     replayed = split(rank, members, self.start_ps[index], self.end_ps[index])
                     rows.append(ReplayedStep(rank.number, found.number, recorded, replayed, index, members))
         return rows
+
+    def _recorded(self, index: int, step: int, rank: ImportedRank, members: IntArray) -> Split:
+        """A step as it was before edits: a schedule written anew has ops that nobody recorded."""
+        for one in self.job.unedited[index : index + 1]:
+            known = [ops for found, ops in zip(one.steps, one.step_ops, strict=True) if found.number == step]
+            if known:
+                rank, members = one, known[0]
+        return split(rank, members, rank.recorded.start_ps, rank.recorded.end_ps)
 
 
 #: How far steps may be off, on average, when all gaps are typical ones.

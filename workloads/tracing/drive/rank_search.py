@@ -72,6 +72,11 @@ class RankSearch:
         self._run(list(ranks))
         return self._stand_ins() if len(self.hashes) > before else None
 
+    def forget(self, ranks: Iterable[int]) -> None:
+        """Record ``ranks`` anew when they are asked for."""
+        for rank in ranks:
+            self.hashes.pop(rank, None)
+
     def _all_alike(self) -> bool:
         return len(set(self.hashes.values())) == 1
 

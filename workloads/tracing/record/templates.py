@@ -36,7 +36,8 @@ Row = tuple[Value, ...]
 #: Columns that the cut adds behind :data:`workloads.tracing.record.recording.COLUMNS`.
 CUT_COLUMNS = ("batch", "forward_op", "alloc_bytes")
 
-_INSIDE, _FORWARD, _ELSEWHERE = 0, 1, 2
+#: Scopes of what a template frees: made in it, in the forward pass of its backward pass, elsewhere.
+_INSIDE, _FORWARD, ELSEWHERE = 0, 1, 2
 
 #: Kinds of segments that run a backward pass; "wgrad": of weights only, apart from that of inputs.
 _BACKWARD = ("bwd", "wgrad")
@@ -188,7 +189,7 @@ class _Cutter:
             elif segment.kind in _BACKWARD and self._belongs_to_forward(owner, segment):
                 frees.append((after - start, num_bytes, owner - forward, _FORWARD))
             else:
-                frees.append((after - start, num_bytes, -1, _ELSEWHERE))
+                frees.append((after - start, num_bytes, -1, ELSEWHERE))
         return CutTemplate(segment.kind, tuple(rows), tuple(sorted(edges)), tuple(sorted(frees)))
 
     def _belongs_to_forward(self, op: int, segment: RecordedSegment) -> bool:

@@ -27,6 +27,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from megatron.core.utils import get_attr_wrapped_model
 
 from simcore.graph.graph import MemoryProfile
@@ -43,8 +44,9 @@ from workloads.tracing.record.step_marks import StepMarks
 class GptRank:
     """One rank of the job, built and ready to run steps.  Use inside the fake mode and the recorder."""
 
-    def __init__(self, job: MegatronGptJob, marks: StepMarks) -> None:
+    def __init__(self, job: MegatronGptJob, marks: StepMarks, *, hollow: bool = False) -> None:
         self.job = job
+        self.hollow = hollow
         self.marks = marks
         self.dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
         model_parallel_cuda_manual_seed(1234)
@@ -76,21 +78,33 @@ class GptRank:
         self._update()
         return losses
 
-    def warm_up(self) -> None:
-        """Makes what a job makes once: buffers in the forward pass of each chunk, states in the optimizer."""
-        job = self.job
-        length = job.seq // (job.cp * (job.tp if job.sequence_parallel else 1))
+    def warm_up(self, *, learning: bool) -> None:
+        """Makes what a job makes once: buffers in the forward pass of each chunk, states in the optimizer;
+        ``learning``: a backward pass of each, too, in which overlapped reductions count the gradients that
+        they will wait for.
+        """
         self._begin()
-        with torch.no_grad():
-            for index, chunk in enumerate(self.model):
-                where = {"vp_stage": index} if job.virtual_pipeline > 1 else {}
-                if not parallel_state.is_pipeline_first_stage(ignore_virtual=False, **where):
-                    received = torch.empty(
-                        length, job.micro_batch_size, job.hidden, dtype=self.dtype, device="cuda"
-                    )
-                    get_attr_wrapped_model(chunk, "set_input_tensor")(received)
-                self._forward_step(None, chunk)
+        with torch.set_grad_enabled(learning):
+            outputs = [self._pass_alone(index, chunk) for index, chunk in enumerate(self.model)]
+        if learning:
+            for output in reversed(outputs):
+                torch.autograd.backward([output], [torch.empty_like(output)])
+            self.config.finalize_model_grads_func(self.model)
         self._update()
+
+    def _pass_alone(self, index: int, chunk: Any) -> torch.Tensor:
+        """Forward through a chunk, whatever the stage before it would have sent; the loss of the last."""
+        job = self.job
+        where = {"vp_stage": index} if job.virtual_pipeline > 1 else {}
+        if not parallel_state.is_pipeline_first_stage(ignore_virtual=False, **where):
+            length = job.seq // (job.cp * (job.tp if job.sequence_parallel else 1))
+            received = torch.empty(
+                length, job.micro_batch_size, job.hidden, dtype=self.dtype, device="cuda", requires_grad=True
+            )
+            get_attr_wrapped_model(chunk, "set_input_tensor")(received)
+        output, loss = self._forward_step(None, chunk)
+        last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, **where)
+        return loss(output)[0] if last else output
 
     def _begin(self) -> None:
         for chunk in self.model:
@@ -177,7 +191,9 @@ class GptRank:
         spec = get_gpt_layer_local_spec(
             num_experts=self.job.num_experts or None, moe_grouped_gemm=False, normalization="LayerNorm"
         )
-        if self.job.cp > 1:
+        if self.hollow:
+            spec.submodules = TransformerLayerSubmodules(input_layernorm=spec.submodules.input_layernorm)
+        elif self.job.cp > 1:
             spec.submodules.self_attention.submodules.core_attention = ContextParallelAttention
         return spec
 
@@ -271,10 +287,11 @@ def _optimizer_tensors(optimizer: Any) -> Iterable[torch.Tensor]:
 
 
 def main() -> None:
-    """``gpt.py JOB FIRST MICROBATCHES``: the job in JSON; a first step of ``FIRST`` microbatches (0: of none,
-    just a warm-up), then one of ``MICROBATCHES``.
+    """``gpt.py JOB MICROBATCHES [learning] [hollow]``: the job in JSON; a warm-up, then a step of
+    ``MICROBATCHES``.  "hollow": each layer is a norm alone, in which nothing of the schedule changes.
     """
     job = MegatronGptJob(**json.loads(sys.argv[1]))
+    options = sys.argv[3:]
     dist.init_process_group("nccl")
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=job.tp,
@@ -285,15 +302,11 @@ def main() -> None:
     )
     marks = step_marks.current()
     marks.recorder.known.routed = job.num_experts > 0  # the order of experts is a tensor that it begins with
-    rank = GptRank(job, marks)
-    first, microbatches = map(int, sys.argv[2:])
+    rank = GptRank(job, marks, hollow="hollow" in options)
     with simcore_step():
-        if first:
-            rank.step(first)
-        else:
-            rank.warm_up()
+        rank.warm_up(learning="learning" in options)
     with simcore_step():
-        losses = rank.step(microbatches)
+        losses = rank.step(int(sys.argv[2]))
     del losses
 
 

@@ -202,17 +202,19 @@ class MegatronGptJob:
         strides = (self.tp, self.tp * self.cp, self.tp * self.ep, stage)
         return nested_axes(strides, self.world_size, lambda axis: axis.stride >= stage)
 
-    def script(self, microbatches: int) -> ScriptJob:
+    def script(self, microbatches: int, *, hollow: bool = False) -> ScriptJob:
         """The script that runs a step of ``microbatches`` behind a warm-up, in which a job makes optimizer
-        states, and with overlapped reductions learns which gradients to wait for.
+        states, and with overlapped reductions learns which gradients to wait for; ``hollow``: of layers that
+        are a norm alone (Note [Short and long runs]).
         """
         learns = self.overlap_grad_reduce or self.num_experts
         return ScriptJob(
             Path(__file__).with_name("gpt.py"),
             (
                 json.dumps(asdict(self)),
-                str(self.fingerprint_microbatches if learns else 0),
                 str(microbatches),
+                *(["learning"] if learns else []),
+                *(["hollow"] if hollow else []),
             ),
             self.world_size,
             self.gpus_per_node,

@@ -3,9 +3,13 @@
 Note [Short and long runs]
     Ranks that may differ are run with as few microbatches as the schedule needs, behind a warm-up, and told
     apart by what they recorded.  Of each stage one rank is run again, with microbatches enough to see the
-    steady state of the pipeline, which is then repeated.  The others of the stage differ from it in few
+    steady state of the pipeline, which is then repeated; of an interleaved pipeline, whose steady state takes
+    many microbatches, with hollow layers (Note [Hollow runs]).  The others of the stage differ from it in few
     templates (whose gradients count in the norm, whose shard of the optimizer ends where), which their short
     runs show side by side: with these exchanged, its program is theirs.
+
+    Short runs of stages that are neither first nor last are told by those of the second
+    (:mod:`workloads.tracing.recipes.megatron.short_runs`).
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from workloads.tracing.drive.rank_classes import (
     group_ranks,
 )
 from workloads.tracing.drive.rank_search import RankSearch
-from workloads.tracing.drive.rounds import Rounds
+from workloads.tracing.recipes.megatron.alike import exchanged, filled
+from workloads.tracing.recipes.megatron.short_runs import ShortRuns
 from workloads.tracing.record.assemble import RankClass, RankTrace
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
@@ -38,24 +43,25 @@ MIN_REPEATS = 3
 
 def distinct_ranks(job: MegatronGptJob, start: StartRounds, report: TraceReport) -> DistinctRanks:
     """Run ``job`` as the module says."""
-    short = start(lambda _: job.script(job.fingerprint_microbatches), "fingerprint")
-    search = RankSearch(
-        lambda ranks: {rank: short.seen[rank].fingerprint() for rank in short.run(ranks)}, MAX_RANKS_RUN
-    )
+    short = ShortRuns(job, start)
+    search = RankSearch(short.hashes, MAX_RANKS_RUN)
     search.ends(job.world_size)
     programs = _Programs(job, start, short, report)
 
     def found(hashes: dict[int, str]) -> DistinctRanks:
-        report.ranks_run = sorted(short.seen)
+        report.ranks_run = sorted(short.run)
         classes = group_ranks(hashes, {rank: job.stage_of(rank) for rank in hashes})
         ran = {one: _ran_of(one, hashes, search.hashes) for one in classes}
         programs.find([(one.stage, ran[one]) for one in classes])
         traces = [short.seen[ran[one]] for one in classes]
         known = [programs.of_rank[trace.rank] for trace in traces]
-        return DistinctRanks(classes, traces, known, list(short.seen.values()), search.assumed, settle)
+        return DistinctRanks(classes, traces, known, list(short.run.values()), search.assumed, settle)
 
     def settle(ranks: Sequence[int]) -> DistinctRanks | None:
-        hashes = search.settle(ranks)
+        told = short.tell_no_more()
+        search.forget(told)
+        programs.forget(told)
+        hashes = search.settle([*told, *ranks])
         return None if hashes is None else found(hashes)
 
     return found(search.classes(job.axes))
@@ -72,13 +78,20 @@ def _ran_of(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -
 class _Programs:
     """Programs at full length, of a long run of one rank of each stage: see Note [Short and long runs]."""
 
-    def __init__(self, job: MegatronGptJob, start: StartRounds, short: Rounds, report: TraceReport) -> None:
+    def __init__(
+        self, job: MegatronGptJob, start: StartRounds, short: ShortRuns, report: TraceReport
+    ) -> None:
         self.of_rank: dict[int, CutProgram] = {}
         self._job = job
         self._start = start
         self._short = short
         self._report = report
         self._leaders: dict[int, int] = {}
+
+    def forget(self, ranks: Sequence[int]) -> None:
+        """Find the programs of ``ranks`` anew."""
+        for rank in ranks:
+            self.of_rank.pop(rank, None)
 
     def find(self, ranks: Sequence[tuple[int, int]]) -> None:
         """Programs of ``ranks``, each with its stage."""
@@ -102,8 +115,11 @@ class _Programs:
             return
         wanted = {rank: job.traced_microbatches(job.stage_of(rank)) for rank in new}
         self._report.traced_microbatches = max(self._report.traced_microbatches, *wanted.values())
-        traced = self._traces("trace", wanted)
-        found = {rank: extended_program(job, trace) for rank, trace in traced.items()}
+        found = self._filled(wanted) if job.period > 1 else {}
+        rest = {rank: count for rank, count in wanted.items() if found.get(rank) is None}
+        if rest:
+            traced = self._traces("trace", rest)
+            found |= {rank: extended_program(job, trace) for rank, trace in traced.items()}
         missing = sorted(rank for rank, program in found.items() if program is None)
         if missing:
             self._report.warnings.append(
@@ -114,43 +130,25 @@ class _Programs:
             found |= {rank: trace.program for rank, trace in whole.items()}
         self.of_rank |= {rank: program for rank, program in found.items() if program is not None}
 
-    def _traces(self, phase: str, microbatches: Mapping[int, int]) -> dict[int, RankTrace]:
+    def _filled(self, wanted: Mapping[int, int]) -> dict[int, CutProgram | None]:
+        """Programs of long hollow runs, their templates exchanged for those of short runs of the whole model;
+        None where these do not tell.
+        """
+        job = self._job
+        long = self._traces("schedule", wanted, hollow=True)
+        found: dict[int, CutProgram | None] = {}
+        for rank, count in wanted.items():
+            whole = filled(long[rank].program, *self._short.side_by_side(rank))
+            found[rank] = whole and extend(whole, count, job.microbatches, job.period)
+        return found
+
+    def _traces(
+        self, phase: str, microbatches: Mapping[int, int], *, hollow: bool = False
+    ) -> dict[int, RankTrace]:
         """What ranks record with so many microbatches."""
-        rounds = self._start(lambda rank: self._job.script(microbatches[rank]), phase)
+        rounds = self._start(lambda rank: self._job.script(microbatches[rank], hollow=hollow), phase)
         rounds.run(list(microbatches))
         return rounds.seen
-
-
-def exchanged(program: CutProgram, known: CutProgram, other: CutProgram) -> CutProgram | None:
-    """``program`` of one rank as that of an other, whose short run gave ``other`` where the first one's gave
-    ``known``.  None when the short runs do not tell: they are not alike step by step, or a template that
-    they do not play is of a kind in which they differ.
-    """
-    if len(known.skeleton) != len(other.skeleton):
-        return None
-    instead: dict[str, str] = {}
-    for mine, theirs in zip(known.skeleton, other.skeleton, strict=True):
-        same_place = (mine.microbatch, mine.chunk) == (theirs.microbatch, theirs.chunk)
-        same_kind = known.templates[mine.template].name == other.templates[theirs.template].name
-        if (
-            not same_place
-            or not same_kind
-            or instead.setdefault(mine.template, theirs.template) != theirs.template
-        ):
-            return None
-    differ = {known.templates[mine].name for mine, theirs in instead.items() if mine != theirs}
-    for digest, template in program.templates.items():
-        if digest not in instead and template.name in differ:
-            return None
-    templates = {
-        instead.get(digest, digest): other.templates[instead[digest]] if digest in instead else template
-        for digest, template in program.templates.items()
-    }
-    skeleton = tuple(
-        Instance(instead.get(one.template, one.template), one.microbatch, one.chunk)
-        for one in program.skeleton
-    )
-    return CutProgram(templates, skeleton)
 
 
 def extended_program(job: MegatronGptJob, trace: RankTrace) -> CutProgram | None:

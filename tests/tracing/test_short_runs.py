@@ -1,0 +1,88 @@
+"""What few and hollow runs of a Megatron job tell is what running every kind of rank gives."""
+
+from typing import Any
+
+import pytest
+
+from simcore.graph import graph_hash
+from tests.tracing.small_jobs import job
+from workloads.tracing import MegatronGptJob, TraceReport
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rank_search import RankSearch
+from workloads.tracing.drive.trace import trace_in
+from workloads.tracing.recipes.megatron import ranks, short_runs
+from workloads.tracing.recipes.megatron.alike import filled
+from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
+
+INTERLEAVED = job(
+    layers=8, pp=4, virtual_pipeline=2, microbatches=32, precision="bf16", sequence_parallel=True,
+    recompute="none",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "run"),
+    [
+        (INTERLEAVED, {0, 1, 2, 3, 6, 7}),  # stage 2 of 0 to 3: told by stage 1, but for its own short run
+        (job(pp=4, microbatches=9), {0, 1, 2, 3, 4, 6, 7}),  # 1F1B: the first of each stage, both elsewhere
+    ],
+    ids=["interleaved", "1f1b"],
+)
+def test_what_is_told_is_what_is_run(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, case: MegatronGptJob, run: set[int]
+) -> None:
+    told, report = trace_in(pool, case, few := TraceReport()), TraceReport()
+    monkeypatch.setattr(short_runs, "_FEWEST_STAGES", 99)
+    monkeypatch.setattr(ranks, "filled", lambda *_: None)
+    assert graph_hash(trace_in(pool, case, report)) == graph_hash(told)
+    assert run <= set(few.ranks_run) < set(report.ranks_run) == set(range(8))
+
+
+def template(name: str, *rows: str, edges: Any = (), frees: Any = ()) -> CutTemplate:
+    columns = ("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "", "", 0)
+    return CutTemplate(name, tuple((row, *columns) for row in rows), edges, frees)
+
+
+def program(*played: tuple[CutTemplate, int]) -> CutProgram:
+    return CutProgram(
+        {one.digest(): one for one, _ in played},
+        tuple(Instance(one.digest(), microbatch, 0) for one, microbatch in played),
+    )
+
+
+def test_a_pass_that_waits_for_something_else_has_the_whole_models_ops() -> None:
+    def passes(*ops: str) -> tuple[CutTemplate, ...]:
+        last = len(ops) - 1
+        first = template("fwd", "buffer", *ops)
+        waits = template("fwd", *ops, edges=((0, -1, 1, "pp", 0),), frees=((last, 8, -1, 2),))
+        longer = template("fwd", *ops, edges=((0, -1, 1, "pp", 1),))
+        return first, waits, longer
+
+    hollow, whole = passes("norm", "out"), passes("norm", "gemm", "out")
+    short = [program((one[0], 0), (one[1], 1)) for one in (hollow, whole)]
+    # The third microbatch waits for another message and releases nothing: not played short, but of known ops.
+    long = program((hollow[0], 0), (hollow[1], 1), (hollow[2], 2))
+    assert filled(long, *short) == program((whole[0], 0), (whole[1], 1), (whole[2], 2))
+    # What no short run plays: other ops, and the first microbatch's as that of a later one.
+    assert filled(program((template("fwd", "norm"), 1)), *short) is None
+    assert filled(program((hollow[0], 1)), *short) is None
+    # One template of the hollow model for two of the whole one; and waits that are not the same in both.
+    two = program((whole[1], 1), (whole[2], 2))
+    assert filled(long, program((hollow[1], 1), (hollow[1], 2)), two) is None
+    apart = program((whole[0], 0), (whole[2], 1))
+    assert filled(long, program((hollow[0], 0), (hollow[1], 1)), apart) is None
+
+
+def test_ranks_that_are_forgotten_are_run_again() -> None:
+    asked: list[int] = []
+
+    def run(numbers: Any) -> dict[int, str]:
+        asked.extend(numbers)
+        return dict.fromkeys(numbers, "alike")
+
+    search = RankSearch(run, 8)
+    search.ends(4)
+    search.classes(job(tp=1, pp=2, dp=2).axes)
+    search.forget([3])
+    assert search.settle([3]) == dict.fromkeys(range(4), "alike")
+    assert asked.count(3) == 2 and asked.count(0) == 1
