@@ -7,7 +7,7 @@ nowhere else, so that what is validated is what a user is told.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from simcore.graph.size import refuse_too_large_graph
 from simcore.hardware import ClusterSpec, GpuSpec, Topology, hardware_hash
 from simcore.memory import OutsideHolders, OutsideMemory, outside_memory
 from simcore.network.packet import PacketSettings
+from simcore.records import dataclass
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:

@@ -95,7 +95,8 @@ class Kernels:
 
     def sequence(self, index: Int32Array, launch: IntArray) -> KernelSequence:
         """Kernels one after the other, whose launches arrive at ``launch``, ps after the first one's."""
-        return KernelSequence.of([self.demand[i] for i in index.tolist()], self.alone_ps[index], launch)
+        demand = [self.demand[i] for i in index.tolist()]
+        return KernelSequence.of(demand, self.alone_ps[index].tolist(), launch.tolist())
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
+from itertools import accumulate
 
-import numpy as np
-
-from simcore.graph.ops import IntArray
 from simcore.records import dataclass
 
 Demand = tuple[int, int, int, int, int, bool, int]  # arguments of RunningKernel after num_sms
@@ -28,12 +27,16 @@ class Timing:
     lag: list[int]
 
     @classmethod
-    def of(cls, durations: IntArray, launch: IntArray) -> Timing:
-        """From the kernels' durations and when their launches reach the GPU, ps."""
-        after = np.cumsum(durations)
-        before = after - durations
-        lag = np.maximum.accumulate((launch - before)[::-1])[::-1] + before
-        return cls(before.tolist(), after.tolist(), lag.tolist())
+    def of(cls, durations: Sequence[int], launch: Sequence[int]) -> Timing:
+        """From the kernels' durations and when their launches reach the GPU, ps.
+
+        Sequences are short: arrays would cost more than they save.
+        """
+        after = list(accumulate(durations))
+        before = [0, *after][:-1]
+        late = accumulate([there - begin for there, begin in zip(launch, before, strict=True)][::-1], max)
+        lag = [most + begin for most, begin in zip(late, reversed(before), strict=True)]
+        return cls(before, after, lag[::-1])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,14 +52,13 @@ class KernelSequence:
     timings: dict[Environment, Timing] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, demand: list[Demand], alone_ps: IntArray, launch: IntArray) -> KernelSequence:
+    def of(cls, demand: list[Demand], alone_ps: Sequence[int], launch: list[int]) -> KernelSequence:
         """A sequence of kernels whose times alone are ``alone_ps``."""
-        return cls(len(demand), demand, launch.tolist(), Timing.of(alone_ps, launch))
+        return cls(len(demand), demand, launch, Timing.of(alone_ps, launch))
 
     def remember(self, environment: Environment, durations: list[int]) -> Timing:
         """Keep the kernels' durations with that part of the GPU."""
         if len(self.timings) >= _MAX_TIMINGS:
             self.timings.clear()
-        timing = Timing.of(np.array(durations, dtype=np.int64), np.array(self.launch, dtype=np.int64))
-        self.timings[environment] = timing
+        timing = self.timings[environment] = Timing.of(durations, self.launch)
         return timing

@@ -7,17 +7,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simcore.timeline.info import RunInfo, StepBand
+from simcore.timeline.info import RunInfo
 from simcore.units import format_time, ps_from_s
 
 _DIFFERENCES = 3
-
-
-def band_range(band: StepBand) -> str:
-    """Both ends: "13.9 to 15.6 s"."""
-    low, high = (format_time(ps_from_s(end)) for end in (band.low_s, band.high_s))
-    same = low.split()[-1] == high.split()[-1]
-    return f"{low.split()[0] if same else low} to {high}"
 
 
 def band_parts(info: RunInfo, step_ps: int) -> list[RenderableType]:
@@ -27,7 +20,7 @@ def band_parts(info: RunInfo, step_ps: int) -> list[RenderableType]:
         return []
     low, high = (ps_from_s(end) / step_ps - 1 if step_ps else 0.0 for end in (band.low_s, band.high_s))
     lines = [
-        f"step time {format_time(step_ps)}, {band.level:.0%} band {band_range(band)}"
+        f"step time {format_time(step_ps)}, {band.level:.0%} band {band.ends}"
         f" ({low:+.1%} to {high:+.1%}): what predictions of measured runs like this one missed by"
         f" ({band.runs:.0f} of equal weight)"
     ]

@@ -16,7 +16,7 @@ from simcore.analysis.step import StepAnalysis
 from simcore.analysis.totals import Key, Total
 from simcore.graph.kinds import COMMUNICATION_KINDS
 from simcore.report.asked import asked_lines
-from simcore.report.band_tables import band_parts, band_range
+from simcore.report.band_tables import band_parts
 from simcore.timeline.info import RunInfo, StageMemory
 from simcore.units import format_bytes, format_time
 
@@ -74,7 +74,7 @@ def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:
     table = number_table("one step, mean of all ranks", ("", "share", "as profiled"))
     table.add_row("step time", format_time(analysis.step_ps), "", style="bold")
     if info.band is not None:
-        table.add_row(f"  {info.band.level:.0%} band", band_range(info.band), "")
+        table.add_row(f"  {info.band.level:.0%} band", info.band.ends, "")
     profiled_parts = analysis.profiled.parts()
     for name, part in analysis.breakdown.parts().items():
         profiled = _share(profiled_parts[name], analysis.step_ps)

@@ -14,13 +14,14 @@ from simcore.errors import InputError, nearest
 from simcore.graph.groups import ProcessGroup
 from simcore.outside import json_document, read_bytes
 from simcore.timeline.schema import RUN_FILE, SCHEMA_VERSION
+from simcore.units import format_time, ps_from_s
 
 #: A number of things.
 Count = Annotated[int, Field(ge=0)]
 
 
 class _RunRecord(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class FlopCounts(_RunRecord):
@@ -183,6 +184,13 @@ class StepBand(_RunRecord):
     runs: float = 0.0
     widened: float = 1.0
     reasons: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> str:
+        """Both ends: "13.9 to 15.6 s"."""
+        low, high = (format_time(ps_from_s(end)) for end in (self.low_s, self.high_s))
+        same = low.split()[-1] == high.split()[-1]
+        return f"{low.split()[0] if same else low} to {high}"
 
 
 class NearestRun(_RunRecord):

@@ -52,13 +52,13 @@ class _Kind(ModelMetaclass):
 class Frozen(BaseModel, metaclass=_Kind):
     """A spec with the keys that it declares."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Extensible(BaseModel, metaclass=_Kind):
     """A spec with the keys that it declares and those of what has been registered for it."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def further(cls) -> Mapping[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.memory.caching import AllocatorSettings
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
+from simcore.records import dataclass
 from simcore.units import Number
 
 if TYPE_CHECKING:

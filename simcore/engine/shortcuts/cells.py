@@ -55,11 +55,10 @@ class Pattern:
         """From cells, and the local streams whose last item others wait for."""
         first = [tuple((0, 0) for _ in cells[0].shape)]
         for cell in cells:
-            first.append(
-                tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], cell.shape, strict=True))
-            )
+            grown = zip(first[-1], cell.shape, strict=True)
+            first.append(tuple([(i + di, o + do) for (i, o), (di, do) in grown]))
         calls = tuple([call for cell in cells for call in cell.calls])
-        first_item = tuple([sum(item for item, _ in place) for place in first])
+        first_item = tuple([sum([item for item, _ in place]) for place in first])
         first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
         return cls(cells, calls, tuple(dict.fromkeys(calls)), watched, tuple(first), first_item, first_call)
 

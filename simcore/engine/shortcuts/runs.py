@@ -13,8 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from simcore.engine.execution import Execution
 from simcore.engine.kernel import RunningKernel
 from simcore.records import dataclass
@@ -81,12 +79,12 @@ class _Run(Execution):
             self._since = now - timing.before[i]
             self.set(self._since + timing.after[-1])
         else:
-            before = np.asarray(timing.before[i:], dtype=np.int64)
-            launch = np.asarray(kernels.launch[i:], dtype=np.int64)
-            behind = np.maximum.accumulate(launch - before) + self._launch_base
-            starts = before + np.maximum(behind, now - timing.before[i])
-            self._limited_starts = starts.tolist()
-            self.set(self._limited_starts[-1] + timing.after[-1] - timing.before[-1])
+            base, behind = self._launch_base, now - timing.before[i]
+            starts = self._limited_starts = []
+            for before, launch in zip(timing.before[i:], kernels.launch[i:], strict=True):
+                behind = max(behind, base + launch - before)
+                starts.append(before + behind)
+            self.set(starts[-1] + timing.after[-1] - timing.before[-1])
 
     def _timing_in(self, environment: Environment) -> Timing:
         """Times of the kernels with a constant share of the GPU (remembered on the sequence)."""

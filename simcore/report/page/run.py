@@ -12,7 +12,6 @@ from simcore.analysis.links import step_links
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.waterfall import PARTS, Waterfall
 from simcore.report.asked import stated_job, title
-from simcore.report.band_tables import band_range
 from simcore.report.json_object import json_object
 from simcore.report.page.charts import memory_chart, pipeline_chart, roofline_chart
 from simcore.report.page.document import Cell, bars, details, lines, section, table, write_document
@@ -115,7 +114,7 @@ def _answer(info: RunInfo, analysis: StepAnalysis) -> str:
 
 
 def _band(info: RunInfo) -> str:
-    return f"{info.band.level:.0%} band {band_range(info.band)}" if info.band is not None else ""
+    return f"{info.band.level:.0%} band {info.band.ends}" if info.band is not None else ""
 
 
 def _band_said(info: RunInfo) -> Iterator[str]:

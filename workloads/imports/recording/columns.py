@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
 from simcore.collectives.kinds import kind_of
 from simcore.graph.ops import IntArray
+from simcore.records import dataclass
 from workloads.imports.recorded import Step
 from workloads.imports.recording.host_notes import HostNotes
 

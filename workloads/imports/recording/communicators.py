@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
+from simcore.records import dataclass
 from workloads.imports.recording.columns import CollectiveMeta
 from workloads.imports.recording.rank_ops import RankOps
 

@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
 from simpy.events import Event, Timeout
 
 from simcore.apps.replay.alone import STREAMING, Streaming, demand_alone
@@ -183,7 +182,7 @@ def time_beside(
         execution=Execution if physics == PHYSICS else physics.execution(),
         fence_ps=fence_ps(gpu.table("sm")) if physics.fences else 0,
     )  # fmt: skip
-    sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
+    sequence = KernelSequence.of([demand], [alone_ps], [0])
     running: list[Execution] = []
     for one in sorted(holdings, key=lambda holding: holding.begin_ps):
         clock.process(_communicate(clock, device, one))
