@@ -16,6 +16,7 @@ from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.lifetimes import stage_lifetimes
 from workloads.parallel.memory import estimate_memory
+from workloads.parallel.played import played_stages
 from workloads.parallel.static import static_memory
 
 STATIC = {"parameters", "gradients", "optimizer states"}
@@ -163,3 +164,19 @@ def test_stages_of_pytorchs_pipelines_have_buffers_for_all_messages_and_keep_wha
     # The last one's loss: six inputs for one, and logits in bf16.
     more = [b - a for a, b in zip(*peaks, strict=True)]
     assert more == [(6 - 1 + 3) * hidden, (12 - 1 - 2 + 2) * hidden, (6 - 1) * hidden + logits]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama3-8b", {"training": {"sharding": "fsdp2"}}),
+        ("llama3-8b", {"training": {"sharding": "fsdp2", "recompute": "full"}}),
+        ("llama3-70b", {"parallel": {"tp": 8, "pp": 4}}),
+        ("gpt3-175b", {"parallel": {"tp": 8, "pp": 4, "virtual_stages": 2}}),
+        ("mixtral-8x7b", {"parallel": {"tp": 8, "pp": 4}}),
+    ],
+)
+def test_the_closed_form_is_near_what_the_allocator_holds(name, words):
+    job = described(name, **words)
+    for stage in played_stages(job, near=0.9):
+        assert stage.closed_form_bytes == pytest.approx(stage.memory.peak_reserved, rel=0.08)
