@@ -270,8 +270,18 @@ def test_attention_is_what_torch_chooses_on_the_gpu(pool: WorkerPool, tmp_path: 
 def test_weights_of_elsewhere_decide_nothing(pool: WorkerPool, tmp_path: Path) -> None:
     found = trace(pool, "downloaded", tmp_path, script="around")[1]
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
-    (missing,) = (asked for asked, _ in found.asked if asked.kind == "weights")
-    assert missing.rule == "https://example.org/no-such-weights.pth"
+    said = {asked.rule for asked, _ in found.asked if asked.kind == "missing"}
+    assert said == {
+        "https://example.org/no-such-weights.pth is not at hand: the model keeps its initial weights",
+        "facebookresearch/no-such:main is not at hand: it is taken to offer no models",
+    }
+
+
+def test_places_of_what_is_not_known_are_an_order(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "ordered", tmp_path, script="around").values()
+    assert {asked.rule for asked, _ in found.asked} == {"as they stand, the largest spread evenly"}
+    # Forward and the weight's gradient, 4 -> 4, of the 12 of 16 rows that the mask leaves.
+    assert flops(found) == 2 * (2 * 12 * 4 * 4)
 
 
 def test_a_model_that_is_only_asked_is_no_evaluation(pool: WorkerPool, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,40 +191,6 @@ def test_data_loaders_mixed_precision_and_loss_scales(pool: WorkerPool) -> None:
     assert "float16" in column(forward, "dtype") and found.precision == "float16"
 
 
-@pytest.mark.parametrize(
-    ("how", "options", "messages"),
-    [
-        (
-            "assertion",
-            {},
-            ['AssertionError: assert how != "assertion" or step == 0', "in the script: troubled.py:"],
-        ),
-        ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
-        (
-            "hang",
-            {"hang_s": 2.0},
-            [
-                "no tensor operation for 2 s",
-                "in the script: troubled.py:",
-                "in main\n  called from: troubled.py:",
-                "remove",
-            ],
-        ),
-        ("lookup", {}, ["looks up models.example.org", "troubled.py:", "local files"]),
-        ("network", {}, ["connects to 192.0.2.1", "troubled.py:", "local files"]),
-        ("devices", {}, ["device cuda:9 of a node with 8 GPUs", "troubled.py:", "--gpus-per-node"]),
-        ("opaque", {}, ["simcore_tests::opaque has no rule", "troubled.py:", "register_fake", "--setup"]),
-    ],
-)
-def test_what_is_said_of_scripts_that_fail(
-    pool: WorkerPool, how: str, options: dict[str, Any], messages: Sequence[str]
-) -> None:
-    with pytest.raises(InputError) as raised:
-        run(pool, "troubled.py", how, **options)
-    for message in ("rank 1", *messages):
-        assert message in str(raised.value)
-
-
 def test_values_are_asked_for_and_can_be_answered(pool: WorkerPool) -> None:
     text = (SCRIPTS / "troubled.py").read_text(encoding="utf-8").splitlines()
     line = 1 + next(number for number, code in enumerate(text) if "float(loss) > 0.5" in code)
@@ -268,18 +234,6 @@ def test_a_traced_script_is_a_graph_folder(tmp_path: Path) -> None:
     highest = max(program.memory.peak for program in graph.programs)
     assert max(max(one.values()) for one in held["peak_bytes_by_phase"].values()) == highest
     assert str(tmp_path) not in (target / "graph.json").read_text(encoding="utf-8")
-
-
-@needs_torch
-def test_ranks_that_communicate_differently_are_refused(tmp_path: Path) -> None:
-    target = tmp_path / "graph"
-    arguments = [str(SCRIPTS / "troubled.py"), "diverges", "--world-size", "2", "--jobs", "1"]
-    ran = CliRunner().invoke(app, [*arguments, "--out", str(target)])
-    assert ran.exit_code == 2 and list(tmp_path.iterdir()) == []
-    line = 1 + (SCRIPTS / "troubled.py").read_text(encoding="utf-8").splitlines().index(
-        "            dist.all_reduce(loss.detach())"
-    )
-    assert f"rank 1: at troubled.py:{line}" in ran.output
 
 
 @pytest.mark.parametrize(

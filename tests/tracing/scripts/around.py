@@ -1,4 +1,4 @@
-"""What programs do beside training: ``around.py downloaded | evaluated | asserted | legacy | sampled``."""
+"""What programs do beside training: ``around.py downloaded | evaluated | asserted | ordered | ...``."""
 
 import copy
 import os
@@ -15,6 +15,7 @@ def downloaded(model):
     """Trained weights would come from the network; what a library can use it asks before."""
     state = torch.hub.load_state_dict_from_url("https://example.org/no-such-weights.pth")
     assert not model.load_state_dict(state).missing_keys
+    assert "xcit" not in torch.hub.list("facebookresearch/no-such:main")
     library = "import importlib.util as u; found = [u.find_spec(n) for n in ('transformer_engine', 'mpi4py')]"
     exec(compile(library, "/opt/site-packages/library.py", "exec"), names := {})
     assert names["found"] == [None, None]
@@ -69,6 +70,20 @@ def legacy(model):
         assert batch.type("torch.cuda.HalfTensor").dtype == torch.float16
         assert torch.cuda.LongTensor([3, 1]).tolist() == [3, 1]
         model(batch + nothing).sum().backward()
+        optimizer.step()
+
+
+def ordered(model):
+    """Orders of what the GPU holds: of all, of the largest, drawn; masks made of them have sizes."""
+    noise = torch.rand(2, 8, device="cuda")
+    largest = torch.topk(noise.flatten(), 3)[1].tolist()
+    assert len(set(largest)) == 3 and min(largest) > 0 and max(largest) < 16
+    assert sorted(torch.argsort(noise, dim=1, stable=True)[1].tolist()) == list(range(8))
+    assert sorted(torch.randperm(8, device="cuda").tolist()) == list(range(8))
+    hidden = torch.ones(2, 8, device="cuda").scatter(1, noise.argsort(dim=1)[:, :6], 0)
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.rand(2, 8, 4, device="cuda")[hidden == 0]).sum().backward()
         optimizer.step()
 
 

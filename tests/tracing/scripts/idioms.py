@@ -9,7 +9,9 @@ import json
 import os
 import pickle
 import random
+import shutil
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -49,6 +51,21 @@ def broadcast_objects(*objects):
     found = list(objects)
     dist.broadcast_object_list(found, 0)
     return found
+
+
+def put_in_place(one):
+    """Saved beside, moved, with its folder, too, copied, looked at, opened, removed."""
+    begun, done = (Path(tempfile.mkdtemp(dir=FOLDER)) for _ in range(2))
+    torch.save(one, begun / "beside.pt")
+    begun.replace(done)
+    beside, last, best = (done / f"{name}.pt" for name in ("beside", "last", "best"))
+    beside.replace(last)
+    shutil.copy(last, best)
+    found = [last.exists(), beside.exists(), best.stat().st_size > 100]
+    with best.open("rb") as file:
+        found += torch.load(file)["ids"].tolist()
+    best.unlink()
+    return [*found, best.exists()]
 
 
 def saved(one):
@@ -230,6 +247,7 @@ def idioms(rank, ranks, device, gloo, store):
         "deepcopy of a module": lambda: copy.deepcopy(layer).weight.tolist() == layer.weight.tolist(),
         "pickle": lambda: pickle.loads(pickle.dumps(torch.arange(3))).tolist(),
         "save and load": lambda: saved({"step": 4, "ids": t([1, 2]), "own": dev([5])})["ids"].tolist(),
+        "save, move and copy": lambda: put_in_place({"ids": t([1, 2])}),
         "save and load in memory": lambda: in_memory(layer.state_dict())["bias"].tolist(),
         "load_state_dict": lambda: str(nn.Linear(3, 2).load_state_dict(layer.state_dict())),
         "share_memory": lambda: torch.arange(3).share_memory_().tolist(),

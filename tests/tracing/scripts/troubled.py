@@ -32,6 +32,14 @@ def main(how):
             sys.exit("enough")
         if how == "hang" and step == 1:
             time.sleep(600)
+        if how == "computing" and step == 1:
+            end = time.process_time() + 1
+            while time.process_time() < end:
+                pass
+        while how == "endless" and step == 1:
+            pass
+        if how == "divided":
+            model.weight.view(4 // torch.randint(1, 4, (1,), device="cuda").item(), -1)
         if how == "network":
             import socket
 
@@ -47,7 +55,7 @@ def main(how):
         if how == "unsendable" and rank == 0:
             dist.send_object_list([lambda: None], dst=1)
         assert how != "assertion" or step == 0
-        if how == "diverges" and rank == 1:
+        if (how == "diverges" and rank == 1) or (how == "third" and rank == 2):
             dist.all_reduce(loss.detach())
         chosen = loss.new_empty(10) > 0
         if how == "values" and float(loss) > 0.5:  # the default answer is 1.0

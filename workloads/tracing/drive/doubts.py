@@ -20,7 +20,7 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
     InputError for a step that computes nothing although it asked for values that are not known.
     """
     values = list(values)
-    assumed = [one for one in values if not one["overridden"] and one["kind"] in ("item", "share", "size")]
+    assumed = assumed_values(values)
     whole = [one for one in assumed if one["rule"].endswith("integer")]
     advice = _advice(whole or assumed)
     found = []
@@ -36,10 +36,7 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"integers that are not known were answered 0, sizes or loops may depend on them{advice}"
         )
-    found += [
-        f"{name} is not at hand: the model keeps its initial weights"
-        for name in dict.fromkeys(one["rule"] for one in values if one["kind"] == "weights")
-    ]
+    found += list(dict.fromkeys(one["rule"] for one in values if one["kind"] == "missing"))
     evaluations = list(dict.fromkeys(one["site"] for one in values if one["kind"] == "evaluation"))
     if evaluations:
         found.append(
@@ -47,6 +44,21 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
             f"keeps another step"
         )
     return found
+
+
+def assumed_values(values: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that nobody knows, on which shapes, loops and branches may depend."""
+    return [one for one in values if not one["overridden"] and one["kind"] in ("item", "share", "size")]
+
+
+def said_before(values: Iterable[Mapping[str, Any]]) -> str:
+    """The answers that a failure may come from, whole numbers before others and the last first; "": none."""
+    assumed = assumed_values(values)
+    whole = [one for one in assumed if one["rule"].endswith("integer") or one["kind"] != "item"]
+    shown = [f"{one['answer']:g} at {one['site']} ({one['rule']})" for one in reversed(whole or assumed)][
+        :_SITES_SHOWN
+    ]
+    return f"{', '.join(shown)}; --value FILE.py:LINE=... answers otherwise" if shown else ""
 
 
 def _advice(values: Iterable[Mapping[str, Any]]) -> str:

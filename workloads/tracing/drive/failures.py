@@ -27,8 +27,13 @@ _FRAMES_SHOWN = 4
 _NO_FAKE_RULE = re.compile(r"([\w.]+::[\w.]+)")
 
 
-def explain(error: BaseException, rank: int, module: str, output: Sequence[str] = ()) -> ScriptError:
-    """The message for ``error``, raised by ``rank``'s script while ``module`` ran (``""``: none)."""
+def explain(
+    error: BaseException, rank: int, module: str, output: Sequence[str] = (), answered: str = ""
+) -> ScriptError:
+    """The message for ``error``, raised by ``rank``'s script while ``module`` ran (``""``: none).
+
+    ``answered``: what the script had asked for and nobody knows.
+    """
     _, raised = where_raised(error.__traceback__)
     stack = script_stack(error.__traceback__)
     lines = [f"rank {rank}: {_what(error, module)}"]
@@ -41,6 +46,8 @@ def explain(error: BaseException, rank: int, module: str, output: Sequence[str] 
     advice = _advice(error)
     if advice:
         lines.append(f"  what to do: {advice}")
+    if answered and (not advice or isinstance(error, ScriptHangError)):
+        lines.append(f"  answered before, not being known: {answered}")
     return _with_output(lines, output)
 
 
@@ -123,10 +130,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def ended_early(
-    how: BaseException | None, job: ScriptJob, rank: int, steps: StepMarks, output: Sequence[str] = ()
+    how: BaseException | None,
+    job: ScriptJob,
+    rank: int,
+    steps: StepMarks,
+    output: Sequence[str] = (),
+    answered: str = "",
 ) -> ScriptError:
     """The message for a script that ended (``how``: its SystemExit, None: ran to its end) before its step.
 
+    ``answered``: what it had asked for and nobody knows.
     An OtherStepsError where an earlier step will do.
     """
     if how is None:
@@ -148,6 +161,8 @@ def ended_early(
         f"  what to do: let it run {job.step + 1} steps, or keep an earlier one with --steps; a script that "
         f"does not call a torch.optim optimizer marks its steps with simcore_step()",
     ]
+    if answered:
+        lines.append(f"  answered before, not being known: {answered}")
     if job.exact_step or not steps.step:
         return _with_output(lines, output)
     error = OtherStepsError(str(_with_output(lines, output)))

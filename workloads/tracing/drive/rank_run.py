@@ -6,20 +6,21 @@ import gc
 import importlib
 import io
 import runpy
-import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from workloads.tracing import kernels
 from workloads.tracing.drive.framework_imports import Preparation
-from workloads.tracing.drive.script_job import OtherStepsError, ScriptHangError, ScriptJob
+from workloads.tracing.drive.hang import watched
+from workloads.tracing.drive.named_ranks import named_ranks
+from workloads.tracing.drive.script_job import OtherStepsError, ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record.assemble import RankTrace
 from workloads.tracing.record.compiled import keep_as_compiled, without_inner
@@ -28,7 +29,6 @@ from workloads.tracing.record.recording import DTYPE, FLOPS, GROUP, Recording, V
 from workloads.tracing.record.templates import cut
 from workloads.tracing.sites import call_site
 
-_WATCH_S = 2.0
 _fake_mode: Any = None
 
 
@@ -55,7 +55,8 @@ class ValuePolicy:
 
     def note(self, kind: str, rule: str = "") -> None:
         """At the current call site something else than a value is taken for granted: what other ranks give
-        ("peers", by ``rule``), that an "evaluation" is part of a step, or that "weights" are not at hand.
+        ("peers", by ``rule``), that an "evaluation" is part of a step, or that something to
+        download is "missing".
         """
         self.asked[ValueAsked(call_site(), kind, 0.0, False, rule)] += 1
 
@@ -143,7 +144,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     ScriptError when the script fails, hangs, or ends before that step is complete; a recipe's errors are as
     they are.
     """
-    from workloads.tracing.drive import failures
+    from workloads.tracing.drive import doubts, failures
     from workloads.tracing.fake import (
         host_values,
         object_exchange,
@@ -171,14 +172,14 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
         steps.on_evaluation = partial(policy.note, "evaluation")
-        saved_files.on_missing_weights = partial(policy.note, "weights")
+        saved_files.on_missing = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")
     threads.modes = (_fake_mode, recorder)
     gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:
-        with _fake_mode, recorder, steps, _watched(job, recorder):
+        with _fake_mode, recorder, steps, watched(job.hang_s, recorder):
             try:
                 with redirect_stdout(output), redirect_stderr(output):
                     _execute(job, rank)
@@ -194,11 +195,12 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         recorded = bool(recorder.result.ops) and (
             steps.done or (steps.step == job.step and not recorder.recording)
         )
+        lines, answered = output.getvalue().splitlines(), doubts.said_before(map(asdict, policy.asked))
         if ended_by is not None and not isinstance(ended_by, SystemExit) and not recorded:
             module = recorder.labels.current_module
-            raise failures.explain(ended_by, rank, module, output.getvalue().splitlines()) from None
+            raise failures.explain(ended_by, rank, module, lines, answered) from None
         if not recorded:
-            raise failures.ended_early(ended_by, job, rank, steps, output.getvalue().splitlines())
+            raise failures.ended_early(ended_by, job, rank, steps, lines, answered)
     finally:
         recorder.recording = False
         gc.enable()
@@ -233,28 +235,6 @@ def _execute(job: ScriptJob, rank: int) -> None:
         runpy.run_module(job.module, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(str(job.script), run_name="__main__")
-
-
-@contextmanager
-def _watched(job: ScriptJob, recorder: Any) -> Iterator[None]:
-    """ScriptHangError inside the script when no operation is dispatched for ``job.hang_s``."""
-    seen, quiet = -1, 0.0
-
-    def look(*_: object) -> None:
-        nonlocal seen, quiet
-        quiet = quiet + _WATCH_S if recorder.num_calls == seen else 0.0
-        seen = recorder.num_calls
-        if quiet >= job.hang_s:
-            quiet = 0.0
-            raise ScriptHangError(f"no tensor operation for {job.hang_s:g} s")
-
-    outer = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _WATCH_S, _WATCH_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, outer)
 
 
 def _precision(recording: Recording) -> str:
@@ -301,6 +281,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         stand_ins=tuple(sorted(finder.used)),
         counted=tuple(sorted(kernels.counted)),
         held=facts.sizes,
+        named=() if rank or job.by_recipe else named_ranks(job.script, job.world_size),
         call_sites=tuple(
             next(iter(recording.sites.get(index, ())), "")
             for index, op in enumerate(recording.ops)

@@ -4,12 +4,13 @@ Note [Distinct ranks]
     Process groups cut a world into axes: a rank's number in mixed radix is its place on each of them.
     Programs treat the ends of an axis specially, and uneven shards end at the last rank.
 
-    The world's first and last rank are run, and their recordings hashed.  Where they agree, and with more
-    than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Otherwise, on
-    each axis through the first rank, the second and the last place are run; where these two differ, borders
-    between them are searched by halving.  Of an axis of pipeline stages every place is run.  Places of an
-    axis that recorded alike are one kind, and of each combination of kinds one rank is run, and
-    the corners of the world (up to :data:`MOST_CORNERS`), which must do what their combination does.
+    The world's first and last rank are run, and those that the script's code compares ranks with, and their
+    recordings hashed.  Where they agree, and with more than one axis a rank inside all of them agrees, too,
+    every rank is taken to do the same.  Otherwise, on each axis through the first rank, the second and the
+    last place are run; where these two differ, borders between them are searched by halving.  Of an axis of
+    pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and of each
+    combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`), which
+    must do what their combination does.
 
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
@@ -48,6 +49,10 @@ class RankSearch:
     def ends(self, world_size: int) -> None:
         """Run the first and the last rank of the world."""
         self._run([0, world_size - 1])
+
+    def named(self, ranks: Sequence[int]) -> None:
+        """Run the ``ranks`` that the program names: no place along an axis shows what they do."""
+        self._run(ranks)
 
     def classes(self, axes: Sequence[WorldAxis]) -> dict[int, str]:
         """Hash of every rank's recording, its own or that of the rank that stands for it."""

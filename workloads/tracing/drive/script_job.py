@@ -147,6 +147,7 @@ class ScriptJob:
             lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)}, self.max_ranks
         )
         search.ends(self.world_size)
+        search.named(seen[0].named)
         axes = axes_of(self._families(seen[0]), list(seen.values()), self.world_size)
 
         def found(hashes: dict[int, str]) -> DistinctRanks:

@@ -163,8 +163,8 @@ class AtenOp:
             ),
             None,
         )
-        #: May choose experts for tokens.
-        self.chooses = self.base in ("aten::topk", "aten::argmax", "aten::max")
+        #: May choose experts for tokens, or puts in order.
+        self.chooses = self.base.removeprefix("aten::") in ("topk", "argmax", "max", "sort", "randperm")
         #: Its second argument says afterwards whether gradients have overflowed.
         self.finds_overflow = self.base == "aten::_amp_foreach_non_finite_check_and_unscale_"
         #: The values of arguments say how many elements come back.

@@ -44,23 +44,23 @@ class ExpertRouting:
         self._known = known
         self._layers: dict[str, int] = {}
 
-    def choose(self, base: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        """Route, if operator ``base`` chooses experts for tokens."""
+    def choose(self, base: str, args: Any, kwargs: dict[str, Any], result: Any) -> bool:
+        """Route, if operator ``base`` chooses experts for tokens; whether it does."""
         if base not in _CHOOSING:
-            return
+            return False
         position, default = _CHOOSING[base]
         scores = args[0]
         dim = args[position] if len(args) > position else kwargs.get("dim", default)
         chosen = result[1] if isinstance(result, tuple | list) else result
         if not isinstance(dim, int) or not isinstance(chosen, FakeTensor) or scores.dim() < 2:
-            return
+            return False
         experts = scores.shape[dim]
         if chosen.dtype != torch.int64 or dim % scores.dim() != scores.dim() - 1 or experts > _MOST_EXPERTS:
-            return
+            return False
         tokens = scores.numel() // experts
         top_k = chosen.numel() // tokens if tokens else 0
         if not 0 < top_k < experts:
-            return
+            return False
         own = self._load.exponent
         exponent = self._exponent_at(scores, own)
         shares = self.shares(experts, None if exponent == own else exponent)
@@ -69,6 +69,7 @@ class ExpertRouting:
         with torch._C._DisableTorchDispatch():
             values = torch.from_numpy(experts_of.reshape(chosen.shape))
         remember(chosen, values)
+        return True
 
     def mark(self, routes: torch.Tensor, top_k: int) -> None:
         """Make known which of its experts (columns) each token (row) chose in ``routes``."""

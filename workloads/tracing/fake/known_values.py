@@ -160,7 +160,7 @@ class KnownValues:
 
     def _clear(self, tensor: torch.Tensor) -> bool:
         """Integers that nobody has written may be any: 0.  Programs write a part of them and read that."""
-        known = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and self._fits(tensor)
+        known = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and self.fits(tensor)
         if known:
             remember_value(tensor, 0)
         return known
@@ -168,11 +168,11 @@ class KnownValues:
     def _fold(
         self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]
     ) -> bool:
-        if operator.base in _FILLING and outputs and self._fits(outputs[0]):
+        if operator.base in _FILLING and outputs and self.fits(outputs[0]):
             _give_memory(outputs[0])
         if operator.base not in _MADE and self._inputs(args, kwargs) is None:
             return False
-        if not outputs or not all(map(self._fits, outputs)):
+        if not outputs or not all(map(self.fits, outputs)):
             return False
         real = _computed(func, operator, args, kwargs)
         if real is None:
@@ -185,11 +185,12 @@ class KnownValues:
         """The tensors of a call when all are known and small, and there are some."""
         tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
         for tensor in tensors:
-            if not self._fits(tensor) or not _is_known(tensor):
+            if not self.fits(tensor) or not _is_known(tensor):
                 return None
         return tensors or None
 
-    def _fits(self, tensor: torch.Tensor) -> bool:
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is small enough for its values to be followed."""
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return tensor.numel() <= (_MOST_ROUTED_FLOATS if self.routed else MOST_FLOATS)
         return tensor.numel() <= max(_most_integers, _MOST_ROUTED if self.routed else 0)

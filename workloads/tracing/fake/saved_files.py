@@ -1,15 +1,18 @@
 """What a program saves: kept in memory, so that a traced run never overwrites the files of a real one.
 
-And trained weights that it would download: they decide no shape, so a model keeps its initial ones.
+And trained weights that it would download: they decide no shape, so a model keeps its initial ones.  A
+repository of models that would only be listed offers none.
 """
 
 from __future__ import annotations
 
+import builtins
 import functools
 import io
 import os
+import shutil
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +26,8 @@ from workloads.tracing.fake.outside_world import NetworkCallError
 #: What was saved under each path.
 _saved: dict[str, bytes] = {}
 
-#: Told of each address from which weights would be downloaded.
-on_missing_weights: Callable[[str], None] | None = None
+#: Told of what would be downloaded and of what is done without it.
+on_missing: Callable[[str], None] | None = None
 
 
 class MissingWeights(dict[str, Any]):
@@ -34,11 +37,20 @@ class MissingWeights(dict[str, Any]):
 def install() -> None:
     """Patch ``torch.save``, ``torch.load`` and what downloads weights, once per process."""
     torch.hub.load_state_dict_from_url = _downloading(torch.hub.load_state_dict_from_url)
+    torch.hub.list = _listing(torch.hub.list)
     module: Any = torch.nn.Module
     module.load_state_dict = _without_missing(module.load_state_dict)
     # Under a fake mode torch leaves values out.
     torch.save = _saving(without_modes(torch.save))
     torch.load = _loading(without_modes(torch.load))
+    os.stat = _stat(os.stat)
+    os.replace = _moving(os.replace)
+    os.rename = _moving(os.rename)
+    os.remove = os.unlink = _removing(os.remove)
+    builtins.open = io.open = _opening(builtins.open)
+    shutil.copyfile = _copying(shutil.copyfile)
+    shutil.copymode = _unless_held(shutil.copymode)
+    shutil.copystat = _unless_held(shutil.copystat)
     for name in ("save", "load", "async_save"):  # whole checkpoints of weights, which have no values
         setattr(dist_checkpoint, name, lambda *_args, **_kwargs: None)
 
@@ -53,11 +65,28 @@ def _downloading(original: Callable[..., Any]) -> Callable[..., Any]:
         except OSError as error:
             if not isinstance(getattr(error, "reason", error), NetworkCallError):
                 raise
-            if on_missing_weights is not None:
-                on_missing_weights(url)
+            if on_missing is not None:
+                on_missing(f"{url} is not at hand: the model keeps its initial weights")
             return MissingWeights()
 
     return load_state_dict_from_url
+
+
+def _listing(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """What a hub's repository offers, where it was fetched before."""
+
+    @functools.wraps(original)
+    def list_models(github: str, *args: Any, **kwargs: Any) -> list[str]:
+        try:
+            return original(github, *args, **kwargs)
+        except OSError as error:
+            if not isinstance(getattr(error, "reason", error), NetworkCallError):
+                raise
+            if on_missing is not None:
+                on_missing(f"{github} is not at hand: it is taken to offer no models")
+            return []
+
+    return list_models
 
 
 def _without_missing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,8 +124,88 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
+def _held(file: Any) -> str | None:
+    """Under which path what was saved as ``file`` is held; None: it is none of that."""
+    path = _path(file) if _saved else None
+    return path if path in _saved else None
+
+
+def _stat(original: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    """What was saved is there: programs look before they load, and for its size."""
+
+    @functools.wraps(original)
+    def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        held = _held(path)
+        if held is None:
+            return original(path, *args, **kwargs)
+        now = int(time.time())
+        return os.stat_result((0o100644, 0, 0, 1, os.getuid(), os.getgid(), len(_saved[held]), now, now, now))
+
+    return stat
+
+
+def _moving(original: Callable[..., None]) -> Callable[..., None]:
+    """Saved beside, then put in its place, alone or with its folder."""
+
+    @functools.wraps(original)
+    def move(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+        held, source, target = _held(src), _path(src), _path(dst)
+        if held is not None and target is not None:
+            _saved[target] = _saved.pop(held)
+            return
+        original(src, dst, *args, **kwargs)
+        for path in [one for one in _saved if one.startswith(f"{source}{os.sep}")]:
+            _saved[f"{target}{path.removeprefix(str(source))}"] = _saved.pop(path)
+
+    return move
+
+
+def _removing(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def remove(path: Any, *args: Any, **kwargs: Any) -> None:
+        held = _held(path)
+        if held is None:
+            original(path, *args, **kwargs)
+        else:
+            del _saved[held]
+
+    return remove
+
+
+def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        held = _held(file) if mode == "rb" else None
+        return original(file, mode, *args, **kwargs) if held is None else io.BytesIO(_saved[held])
+
+    return open_file
+
+
+def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+        held, target = _held(src), _path(dst)
+        if held is None or target is None:
+            return original(src, dst, *args, **kwargs)
+        _saved[target] = _saved[held]
+        return dst
+
+    return copy
+
+
+def _unless_held(original: Callable[..., None]) -> Callable[..., None]:
+    """Rights and times of what is held are those of any file."""
+
+    @functools.wraps(original)
+    def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+        if _held(src) is None:
+            original(src, dst, *args, **kwargs)
+
+    return copy
+
+
 def _path(file: Any) -> str | None:
-    return str(Path(os.fspath(file)).resolve()) if isinstance(file, str | os.PathLike) else None
+    return os.path.realpath(file) if isinstance(file, str | os.PathLike) else None
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -27,7 +27,8 @@ class RankTrace:
     ``holders``: what is held when memory is highest, largest first; ``peaks``: highest bytes while each phase
     runs; ``num_parameters``: elements of this rank's parameters; ``stand_ins``: extensions that it imported
     and that are not installed; ``counted``: kernels whose own code says what they cost; ``call_sites``: lines
-    of code that communicated, in order; ``held``: bytes of each storage that lasts, by category.
+    of code that communicated, in order; ``held``: bytes of each storage that lasts, by category; ``named``:
+    ranks that the script's code names.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class RankTrace:
     counted: tuple[str, ...] = ()
     call_sites: tuple[str, ...] = ()
     held: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    named: tuple[int, ...] = ()
 
     def fingerprint(self) -> str:
         """What the rank did and holds, independent of who it is."""

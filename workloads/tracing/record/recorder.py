@@ -20,6 +20,7 @@ from workloads.tracing.fake import (
     host_tensors,
     host_values,
     known_values,
+    orders,
     sparse_tensors,
     storages,
     streams,
@@ -154,7 +155,9 @@ class Recorder(OpLog, TorchDispatchMode):
                 if operator.finds_overflow and not known:
                     host_values.assume_no_overflow(args[1])
                 if operator.chooses and not known:
-                    self.routing.choose(operator.base, args, kwargs, result)
+                    routed = self.routing.choose(operator.base, args, kwargs, result)
+                    if not routed:
+                        orders.choose(operator.base, args, kwargs, result, self.known)
                 if of_host and operator.writes:
                     result = host_tensors.written(operator, given, named, args, kwargs, result)
         self._note(operator, args, kwargs, result)

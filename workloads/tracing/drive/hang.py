@@ -1,0 +1,75 @@
+"""Whether a script hangs: it launches nothing, and waits, or computes for far too long."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from workloads.tracing.drive.script_job import ScriptHangError
+
+_WATCH_S = 2.0
+#: Part of a processor that a script uses at least while it computes, and how much more of its seconds it may
+#: use than wait, or of a clock's where it gets little of a processor.
+_BUSY, _BUSY_LONGER, _SLOW_LONGER = 0.05, 5, 20
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+#: Places in ``/proc/PID/stat``, counted from behind the name: ticks in user and system mode, and of children
+#: that have ended.
+_USED = slice(11, 15)
+
+
+@contextmanager
+def watched(hang_s: float, recorder: Any) -> Iterator[None]:
+    """ScriptHangError inside the script when no operation is dispatched for ``hang_s``, or for
+    :data:`_BUSY_LONGER` times as many seconds of a processor: it imports, tokenises, makes an index.
+    """
+    seen, quiet, worked = -1, 0.0, 0.0
+
+    def look(*_: object) -> None:
+        nonlocal seen, quiet, worked
+        if recorder.num_calls != seen:
+            seen, quiet, worked = recorder.num_calls, 0.0, _processor_s()
+            return
+        quiet += _WATCH_S
+        if quiet >= hang_s:
+            busy = _processor_s() - worked
+            idle = busy < _BUSY * quiet or quiet >= _SLOW_LONGER * hang_s
+            if idle or busy >= _BUSY_LONGER * hang_s:
+                said = f"no tensor operation for {quiet:g} s, {busy:.0f} s of processors used"
+                quiet, worked = 0.0, _processor_s()
+                raise ScriptHangError(said)
+
+    outer = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _WATCH_S, _WATCH_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, outer)
+
+
+def _processor_s() -> float:
+    """Seconds that this process and those below it have used."""
+    return sum(os.times()[:4]) + sum(map(_of_process, _children(os.getpid())))
+
+
+def _of_process(process: int) -> float:
+    try:
+        words = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+    except OSError:  # it has ended
+        return 0.0
+    own = sum(map(int, words.split()[_USED])) / _TICKS_S
+    return own + sum(map(_of_process, _children(process)))
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    for threads in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            found += map(int, threads.read_text(encoding="ascii").split())
+        except OSError:
+            continue
+    return found
