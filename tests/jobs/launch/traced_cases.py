@@ -3,7 +3,9 @@
 ``python -m tests.jobs.launch.traced_cases NAME GRAPH`` keeps a traced graph of what ``flags()`` gives, traced
 with torchtitan 0.3.0 (``scripts/trace_workload.py torchtitan FLAGS --world-size 8``) or Megatron-LM of August
 2026 (``scripts/trace_workload.py pretrain_gpt.py FLAGS --world-size 8`` in its checkout, with
-``--transformer-impl local`` where ``local``).
+``--transformer-impl local`` where ``local``).  DeepSpeed's file was read by a Llama in plain PyTorch
+(``scripts/trace_workload.py script tests/tracing/scripts/zero_llama.py FILE --world-size 8``, DeepSpeed
+0.19.8).
 """
 
 from __future__ import annotations
@@ -59,15 +61,18 @@ class Traced:
     model: dict[str, Any] = field(default_factory=lambda: _GPT)
     microbatches: int = 2
     local: bool = False  # Megatron-LM's own layers
+    sharding: str = ""  # other than usual
 
     def job(self) -> Description:
         """The description."""
         titan = self.framework == "torchtitan"
-        micro = 2 if titan else 1
+        micro = 1 if self.framework == "megatron" else 2
         training = {
             "seq": 512 if titan else 256, "micro_batch": micro, "recompute": "none", "tp_overlap": False,
             "global_batch": micro * self.microbatches * self.layout["dp"],
         }  # fmt: skip
+        if self.sharding:
+            training["sharding"] = self.sharding
         software = {"preset": self.software, **(_LOCAL if self.local else {})}
         said = {"model": self.model, "parallel": self.layout, "training": training, "software": software}
         return complete(said, "a job", num_gpus=8)
@@ -75,6 +80,8 @@ class Traced:
     def flags(self) -> list[str]:
         """The flags that start it."""
         text, _ = emitted(self.framework, self.job(), [])
+        if self.framework == "deepspeed":
+            return [json.dumps({key: said for key, said in json.loads(text).items() if key != "_comment"})]
         words = launched(read_script(text, self.framework))
         return words[program_of(words) + 1 :]
 
@@ -91,6 +98,10 @@ def _local(layout: dict[str, Any], model: dict[str, Any] = _GPT, microbatches: i
     return Traced("megatron", layout, software, model, microbatches, local=True)
 
 
+def _zero(sharding: str) -> Traced:
+    return Traced("deepspeed", {"dp": 8}, "deepspeed", _RMS, sharding=sharding)
+
+
 CASES = {
     "titan-fsdp": _titan(dp=8),
     "titan-hsdp": _titan(dp=8, dp_shard=4),
@@ -99,6 +110,9 @@ CASES = {
     "titan-pp": _titan(pp=2, dp=4, schedule="1f1b"),
     "titan-vpp": _titan(pp=2, dp=4, schedule="1f1b", virtual_stages=2),
     "titan-zbv": _titan(pp=2, dp=4, schedule="zb_v", virtual_stages=2),
+    "deepspeed-ddp": _zero("ddp"),
+    "deepspeed-zero1": _zero("zero1"),
+    "deepspeed-zero2": _zero("zero2"),
     "megatron-tp": _local({"tp": 2, "dp": 4}),
     "megatron-vpp": _local({"pp": 2, "dp": 4, "virtual_stages": 2}, microbatches=4),
     "megatron-experts": _local({"ep": 2, "dp": 8}, _EXPERTS),
