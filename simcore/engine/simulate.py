@@ -23,7 +23,7 @@ from simcore.engine.tape import Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
-from simcore.hardware.sm import fence_ps
+from simcore.hardware.sm import fences_ps
 from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
 from simcore.network.fluid_planner import FluidPlanner
 from simcore.network.packet import PacketSettings
@@ -180,7 +180,7 @@ class _Job:
                 hbm_bytes_per_s=spec.hbm_bytes_per_s,
                 copy_engines=spec.copy_engines,
                 execution=self.aid.execution,
-                fence_ps=fence_ps(spec.table("sm")),
+                fence_ps=fences_ps(spec.table("sm"))[0],
             )
             rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
             if self.begin_ps is not None:

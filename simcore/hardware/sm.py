@@ -13,7 +13,10 @@ Note [Fences]
     Where a kernel ends, whoever comes next on its stream has to see what it wrote, so the GPU waits for
     writes that are on their way, whoever made them: those of a communication kernel to its peers, too (CUDA
     programming guide, "Memory Synchronization Domains").  From compute capability 9.0 on there are domains,
-    and NCCL's kernels are in one of their own (NCCL_MEM_SYNC_DOMAIN).
+    and NCCL's kernels are in one of their own (NCCL_MEM_SYNC_DOMAIN).  How long that takes depends on how
+    much is on its way.  While the data of a few peers moves it is what a step over NVLink takes more in
+    NCCL's protocol with fences than in the one with flags in the same lines; while links are full, the
+    queues before them have to drain (docs/contention.md).
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class ThreadBlock:
 class CommunicationBlocks:
     """A thread block of the communication library's kernels, ``cluster`` of them in whole TPCs.
 
-    ``fence_us``: how much longer a kernel lasts while the library's writes are under way; Note [Fences].
+    How much longer a kernel lasts while the library's writes are under way, Note [Fences]: ``full_us`` while
+    they fill the links, ``fence_us`` while a few peers' do.
     """
 
     threads: Whole
@@ -56,6 +60,7 @@ class CommunicationBlocks:
     shared_bytes: Whole
     cluster: Whole
     fence_us: float = 0.0
+    full_us: float = 0.0
     source: str = ""
 
 
@@ -118,11 +123,12 @@ def resident_blocks(
     return found
 
 
-def fence_ps(generation: str) -> int:
-    """How long a kernel waits for a communication kernel's writes on a GPU of a generation; Note [Fences]."""
+def fences_ps(generation: str) -> tuple[int, int]:
+    """How long a kernel waits for writes that fill the links, and for a few peers'; Note [Fences]."""
     if generation not in names("hardware_profiles", "sm"):
-        return 0
-    return round(load_sm(generation).communication.fence_us * PS_PER_US)
+        return 0, 0
+    own = load_sm(generation).communication
+    return round(own.full_us * PS_PER_US), round(own.fence_us * PS_PER_US)
 
 
 @cache

@@ -47,11 +47,13 @@ class Streaming:
     ``saturating``: of streaming kernels; recorded ones lose nothing, or little more than the rest, where 24
     of an A100's 108 SMs are gone.  ``prefetching``: of products whose main loop HBM limits, which have
     several stages of loads under way in each block: those of attention's probabilities and values on A100
-    take 1.02 to 1.04 times as long where 48 of 108 SMs are gone.
+    take 1.02 to 1.04 times as long where 48 of 108 SMs are gone.  ``small_grids``: a kernel of fewer blocks
+    than there are SMs is no streaming one.
     """
 
     saturating: float = 0.85
     prefetching: float = 0.55
+    small_grids: bool = True
 
 
 STREAMING = Streaming()
@@ -139,7 +141,8 @@ def demand_alone(
     elementwise kernels whose traffic is not known, and kernels of known traffic, ``moved`` (bytes read and
     written), near the rate that streaming reaches; see :class:`Streaming`.
     One without a recorded grid that is too short to move more than the GPU's threads hold at a time leaves
-    SMs free, and loses nothing with some.  ``start_ps`` of the time is shared with nothing; ``block`` is
+    SMs free, and loses nothing with some; so does one of fewer recorded blocks than SMs, as long as these fit
+    on what is left.  ``start_ps`` of the time is shared with nothing; ``block`` is
     what each takes of its SM.
     """
     fixed = min(start_ps, alone_ps)
@@ -154,6 +157,9 @@ def demand_alone(
             return int(rest * streaming.prefetching), 0, 1, _at_peak(rest, gpu), fixed, True, 0
         lost = _lost(gpu, block, is_product=not known and kind == "gemm/conv")
         return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost
+    if streaming.small_grids and 0 < blocks < gpu.num_sms and blocks_per_sm > 0:
+        # So few blocks do not keep HBM busy: at most their SMs' share of it.
+        return rest, blocks, blocks_per_sm, streamed * blocks // gpu.num_sms, fixed, True, 1
     one_wave = blocks <= 0 and streamed <= gpu.num_sms * _WAVE_BYTES_PER_SM
     if limited and not one_wave:
         return int(rest * streaming.saturating), 0, 1, _at_peak(rest, gpu), fixed, True, 0

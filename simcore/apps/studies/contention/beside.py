@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from simpy.events import Event, Timeout
@@ -19,13 +18,13 @@ from simcore.engine.kernel import RunningKernel
 from simcore.engine.sequence import Demand, KernelSequence
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, Topology
-from simcore.hardware.sm import ThreadBlock, fence_ps
+from simcore.hardware.sm import ThreadBlock, fences_ps
 from simcore.hardware.specs import GpuSpec
 from simcore.interference.features import EXCHANGES
 from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FixedNetwork
 from simcore.records import dataclass
-from simcore.units import PS_PER_S
+from simcore.units import PS_PER_S, PS_PER_US
 from workloads.imports.collective_names import graph_collective
 
 FOREVER_PS: Final = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
@@ -38,16 +37,16 @@ class Physics:
     """What was found on recorded kernels, as values that can be fitted to some traces and tried on others.
 
     ``partners``: large tiles lose all of a TPC for a block of communication, see Note [Carve-outs] of
-    ``hardware/sm.py``.  ``last_peer``: blocks that are left of an exchange beside a kernel.  Each serves a
-    peer or two and ends when their data is through, so that one that lasts waits for its last peer: beside
-    SendRecv of 8 and 24 blocks grids of 96 and 320 blocks run undisturbed on an A100, where 8 SMs less would
-    force another wave (docs/contention.md).  ``fences``: kernels wait for writes under way, see Note [Fences]
-    there.  The others are those of :class:`Streaming` and :class:`RunningKernel`.
+    ``hardware/sm.py``.  ``peers``: blocks of an exchange end with the data of their peers.  ``full_us``: what
+    kernels wait for writes that fill the links, see Note [Fences] there; None: as the GPU's profile says.
+    Those of a few peers cost no more than that.  The others are those of :class:`Streaming` and
+    :class:`RunningKernel`.
     """
 
     partners: bool = True
-    last_peer: int = 1
-    fences: bool = True
+    peers: bool = True
+    full_us: float | None = None
+    small_grids: bool = STREAMING.small_grids
     saturating: float = STREAMING.saturating
     prefetching: float = STREAMING.prefetching
     in_common: float = RunningKernel.in_common
@@ -83,24 +82,21 @@ class Beside:
     def demand(self, physics: Physics = PHYSICS) -> Demand:
         """What the kernel asks of the GPU."""
         found = demand_alone(
-            self.alone_ps, self.start_ps, self.kind, self.blocks, self.blocks_per_sm, self.channels.gpu,
-            self.block, self.moved, Streaming(physics.saturating, physics.prefetching),
+            self.alone_ps, self.start_ps, self.kind, self.blocks,
+            self.blocks_per_sm, self.channels.gpu, self.block, self.moved,
+            Streaming(physics.saturating, physics.prefetching, physics.small_grids),
         )  # fmt: skip
         return found if physics.partners else (*found[:6], min(found[6], 1))
 
-    def sms(self, neighbour: Neighbour, physics: Physics = PHYSICS) -> int:
-        """SMs that a communication kernel holds."""
-        return self.channels.of(
-            neighbour.collective, neighbour.blocks, neighbour.num_bytes, neighbour.group_size,
-            physics.last_peer,
-        )  # fmt: skip
+    def holdings(self, physics: Physics = PHYSICS) -> tuple[Holding, ...]:
+        """What communication holds of the GPU, and when."""
+        return tuple(part for one in self.neighbours for part in self.channels.holdings(one, physics))
 
     def time_ps(self, physics: Physics = PHYSICS) -> int:
         """How long the kernel lasts beside its neighbours."""
-        held = [
-            Holding(one.begin_ps, one.end_ps, self.sms(one, physics), one.moves_ps) for one in self.neighbours
-        ]
-        return time_beside(self.channels.gpu, self.demand(physics), self.alone_ps, held, physics)
+        return time_beside(
+            self.channels.gpu, self.demand(physics), self.alone_ps, self.holdings(physics), physics
+        )
 
 
 class Channels:
@@ -116,29 +112,36 @@ class Channels:
         self._limit = cluster.gpu.num_sms - 1
         self._known: dict[tuple[str, int, int], CollectivePlan | None] = {}
 
-    def of(self, collective: str, blocks: int, num_bytes: int, group_size: int, last_peer: int) -> int:
-        """SMs that a communication kernel holds, an exchange at most ``last_peer`` blocks; 0: not known."""
-        if blocks:
-            return self._sms(min(blocks, last_peer) if collective in EXCHANGES else blocks)
-        size = min(group_size, self._num_gpus)
-        if size < 2 or num_bytes <= 0:
-            return 0
-        plan = self.plan(collective, num_bytes, size)
-        return self._sms(plan.channels) if plan is not None else 0
+    def holdings(self, one: Neighbour, physics: Physics) -> tuple[Holding, ...]:
+        """What a communication kernel holds of the GPU, and when its data moves.
 
-    def moving(self, neighbour: Neighbour) -> Neighbour:
-        """With the time from which on its data moves: the last of a collective, which begins when all ranks
-        are there, for as long as NCCL takes; all of an exchange, whose peers come one by one, and of what
-        has no recorded size.
+        That of a collective moves last, when all ranks are there, for as long as NCCL takes.  That of an
+        exchange moves first, among those who are there, for as long as NCCL would take among all on so many
+        channels; later what is left waits for peers that come late, one after the other.  Where the size is
+        not recorded it may move at any time, and is taken to be of a few peers.
         """
-        size = min(neighbour.group_size, self._num_gpus)
-        plan = None
-        if neighbour.collective not in EXCHANGES and size > 1 and neighbour.num_bytes > 0:
-            plan = self.plan(neighbour.collective, neighbour.num_bytes, size)
+        full_ps, few_ps = fences_ps(self.gpu.table("sm"))
+        if physics.full_us is not None and full_ps:
+            full_ps = round(physics.full_us * PS_PER_US)
+            few_ps = min(few_ps, full_ps)
+        size = min(one.group_size, self._num_gpus)
+        plan = self.plan(one.collective, one.num_bytes, size) if size > 1 and one.num_bytes > 0 else None
+        sms = self._sms(one.blocks or (plan.channels if plan is not None else 0))
+        lasts = round(plan.volume_bytes / plan.rate_cap_bytes_per_s * PS_PER_S) if plan is not None else 0
+        end_ps = FOREVER_PS if one.outlives else one.end_ps
+        if one.collective not in EXCHANGES:
+            if plan is None:
+                return (Holding(one.begin_ps, end_ps, sms, one.begin_ps, few_ps),)
+            return (Holding(one.begin_ps, end_ps, sms, max(one.begin_ps, one.end_ps - lasts), full_ps),)
+        last = min(sms, self._sms(-(-one.blocks // max(2, size)) if size else 1)) if physics.peers else sms
+        waits = Holding(one.begin_ps, end_ps, last, one.begin_ps, few_ps)
         if plan is None:
-            return replace(neighbour, moves_ps=neighbour.begin_ps)
-        moves = round(plan.volume_bytes / plan.rate_cap_bytes_per_s * PS_PER_S)
-        return replace(neighbour, moves_ps=max(neighbour.begin_ps, neighbour.end_ps - moves))
+            return (waits,)
+        lasts = round(lasts * max(1.0, plan.channels / one.blocks)) if one.blocks else lasts
+        until = min(one.end_ps, one.begin_ps + lasts)
+        if until <= 0:
+            return (waits,)
+        return (waits, Holding(one.begin_ps, until, sms - last, one.begin_ps, full_ps))
 
     def plan(self, collective: str, num_bytes: int, size: int) -> CollectivePlan | None:
         """What NCCL would do among so many GPUs; None where it cannot."""
@@ -159,13 +162,14 @@ class Channels:
 class Holding:
     """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start.
 
-    Its data moves from ``moves_ps`` on.
+    Its data moves from ``moves_ps`` on; a kernel that begins meanwhile waits ``fence_ps`` for its writes.
     """
 
     begin_ps: int
     end_ps: int
     num_sms: int
     moves_ps: int = FOREVER_PS
+    fence_ps: int = 0
 
 
 def time_beside(
@@ -180,19 +184,19 @@ def time_beside(
     device = Gpu(
         clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s,
         execution=Execution if physics == PHYSICS else physics.execution(),
-        fence_ps=fence_ps(gpu.table("sm")) if physics.fences else 0,
     )  # fmt: skip
     sequence = KernelSequence.of([demand], [alone_ps], [0])
     running: list[Execution] = []
+    moving: list[int] = []  # the fence of each holding whose data moves
     for one in sorted(holdings, key=lambda holding: holding.begin_ps):
-        clock.process(_communicate(clock, device, one))
+        clock.process(_communicate(clock, device, one, moving))
     clock.process(_compute(device, sequence, running))
     clock.drain()
     (run,) = running
     return run.ends[0] if run.origin_ps is None else run.origin_ps + alone_ps
 
 
-def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, None, None]:
+def _communicate(clock: Clock, gpu: Gpu, holding: Holding, moving: list[int]) -> Generator[Event, None, None]:
     begin = max(0, holding.begin_ps)
     if begin:
         yield Timeout(clock, begin)
@@ -203,8 +207,12 @@ def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, N
             yield Timeout(clock, moves - clock.now)
         if holding.end_ps > moves:
             flow = Flow(clock, OUTSIDE, ())
+            moving.append(holding.fence_ps)
+            gpu.fence_ps = max(moving)
             gpu.draw_changed(flow, 0.0, _LITTLE)
             yield Timeout(clock, holding.end_ps - moves)
+            moving.remove(holding.fence_ps)
+            gpu.fence_ps = max(moving, default=0)
             gpu.draw_ended(flow)
             gpu.refresh()
 

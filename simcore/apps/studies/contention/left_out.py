@@ -3,7 +3,8 @@
 What was found on recorded kernels (:class:`Physics`) is forgotten: the fit begins where nothing of it is
 known (a block of communication takes an SM of everybody, memory and last waves are like anything else) and
 changes one number at a time, as long as kernels of the other traces come nearer.  What those cannot tell
-stays unknown.
+stays unknown.  What has no number stays: blocks of an exchange end with their peers' data, and few blocks
+need few SMs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,9 @@ import numpy as np
 from simcore.apps.studies.contention.beside import Beside, Physics
 from simcore.apps.studies.contention.summary import within
 
-#: An exchange keeps all of its blocks.
-_ALL_PEERS: Final = 1 << 10
 UNKNOWN: Final = Physics(
     partners=False,
-    last_peer=_ALL_PEERS,
-    fences=False,
+    full_us=0.0,
     saturating=1.0,
     prefetching=1.0,
     in_common=0.0,
@@ -31,8 +29,7 @@ UNKNOWN: Final = Physics(
 )
 _TRIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "partners": (False, True),
-    "fences": (False, True),
-    "last_peer": (_ALL_PEERS, 4, 2, 1),
+    "full_us": (0.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0),
     "saturating": (1.0, 0.95, 0.9, 0.85, 0.8, 0.75),
     "prefetching": (1.0, 0.85, 0.7, 0.55, 0.4),
     "in_common": (0.0, 0.2, 0.35, 0.5),
@@ -59,8 +56,7 @@ def left_out(traces: Mapping[str, Sequence[Case]]) -> dict[str, dict[str, Any]]:
         demand = beside.demand(physics)
         blocks, lost = demand[1], demand[6]
         waves = (physics.in_common, physics.side_by_side) if blocks and lost else ()
-        held = tuple(beside.sms(one, physics) for one in beside.neighbours)
-        key = id(beside), demand, held, waves, physics.fences
+        key = id(beside), demand, beside.holdings(physics), waves
         if key not in single:
             single[key] = float(beside.time_ps(physics))
         return single[key]

@@ -66,8 +66,9 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
     blocks = _product(columns.get("grid", ""))
     occupancy = load_sm(gpu.table("sm")).fit(launch) if launch is not None else 1
     alone_ps = round(alone * PS_PER_US)
+    # Where in the collective it ran no row tells: neither in its first nor in its last moments.
     neighbour = Neighbour(
-        0, FOREVER_PS, _product(columns.get("comm_grid", "")),
+        -FOREVER_PS, FOREVER_PS, _product(columns.get("comm_grid", "")),
         collective_kind(columns.get("collective", ""), columns.get("comm_kernel", "")),
         _whole(columns, "comm_bytes"), _whole(columns, "comm_group_size"),
     )  # fmt: skip
@@ -79,7 +80,7 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
         occupancy,
         launch,
         _moved(columns),
-        (channels.moving(neighbour),),
+        (neighbour,),
         channels,
     )
     return BesideRow(

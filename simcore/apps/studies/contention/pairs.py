@@ -36,8 +36,9 @@ _Context = tuple[_Key, tuple[int, int], tuple[int, int]]
 class Neighbour:
     """A communication kernel beside a compute kernel; times in ps after the start of that kernel.
 
-    ``blocks`` are its thread blocks (0: not recorded), ``collective`` in the words of the graph.  Its data
-    moves from ``moves_ps`` on.
+    ``blocks`` are its thread blocks (0: not recorded), ``collective`` in the words of the graph.
+    ``group_size`` is the whole job's where a trace of several ranks names no group.  ``outlives``: it ended
+    after the kernel, and would have if the kernel had lasted longer.
     """
 
     begin_ps: int
@@ -46,7 +47,7 @@ class Neighbour:
     collective: str
     num_bytes: int
     group_size: int
-    moves_ps: int = 0
+    outlives: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def overlapped_kernels(job: ImportedJob) -> Pairs:
     noise: list[tuple[float, int]] = []
     unmatched = others = compute = 0
     for rank in job.ranks:
-        part = _of_rank(rank)
+        part = _of_rank(rank, max(0, job.report.world_size))
         found += part.kernels
         noise += part.noise
         unmatched += part.unmatched
@@ -111,7 +112,7 @@ def overlapped_kernels(job: ImportedJob) -> Pairs:
     return Pairs(tuple(found), tuple(noise), unmatched, others, compute)
 
 
-def _of_rank(rank: ImportedRank) -> Pairs:
+def _of_rank(rank: ImportedRank, world_size: int) -> Pairs:
     ops = rank.recorded
     length = ops.end_ps - ops.start_ps
     kinds = categories(ops)
@@ -146,7 +147,7 @@ def _of_rank(rank: ImportedRank) -> Pairs:
         if beside_other[op]:
             others += 1
             continue
-        neighbours = _neighbours(ops, op, longest)
+        neighbours = _neighbours(ops, op, longest, world_size)
         covered = _covered(neighbours, int(length[op]))
         if covered < MIN_COVERED:
             continue
@@ -199,7 +200,7 @@ def _beside(ops: RecordedOps, op: int, longest_ps: int) -> list[int]:
     return [other for other in inside[shared > 0].tolist() if other != op]
 
 
-def _neighbours(ops: RecordedOps, op: int, longest_ps: int) -> tuple[Neighbour, ...]:
+def _neighbours(ops: RecordedOps, op: int, longest_ps: int, world_size: int) -> tuple[Neighbour, ...]:
     known = ops.collectives
     start = int(ops.start_ps[op])
     return tuple(
@@ -209,7 +210,8 @@ def _neighbours(ops: RecordedOps, op: int, longest_ps: int) -> tuple[Neighbour, 
             int(ops.blocks[other]),
             known.collective[other] if known is not None else "",
             int(known.num_bytes[other]) if known is not None else 0,
-            len(known.members[other]) if known is not None else 0,
+            (len(known.members[other]) or world_size) if known is not None else 0,
+            outlives=bool(ops.end_ps[other] >= ops.end_ps[op]),
         )
         for other in _beside(ops, op, longest_ps)
         if ops.is_comm[other]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from simcore.apps.progress import say
 from simcore.apps.replay.alone import shortest_ps
 from simcore.apps.replay.levels import recorded_cluster
-from simcore.apps.studies.contention.beside import FOREVER_PS, Beside, Channels
+from simcore.apps.studies.contention.beside import Beside, Channels
 from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.apps.studies.contention.transfers import transfers
 from simcore.engine.sequence import Demand
@@ -158,19 +157,15 @@ def _progress(name: str) -> Callable[[int, int], None]:
 
 
 def _row(kernel: OverlappedKernel, start_ps: int, channels: Channels) -> ContentionRow:
-    neighbours = tuple(
-        replace(one, end_ps=FOREVER_PS) if one.end_ps >= kernel.recorded_ps else one
-        for one in map(channels.moving, kernel.neighbours)
-    )
     beside = Beside(
         kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, kernel.block,
-        kernel.moved, neighbours, channels,
+        kernel.moved, kernel.neighbours, channels,
     )  # fmt: skip
-    weighted, exchanges = 0.0, False
-    for neighbour in neighbours:
-        shared = min(neighbour.end_ps, kernel.recorded_ps) - max(neighbour.begin_ps, 0)
-        weighted += beside.sms(neighbour) * shared / kernel.recorded_ps
-        exchanges = exchanges or neighbour.collective in EXCHANGES
+    weighted = 0.0
+    for part in beside.holdings():
+        shared = min(part.end_ps, kernel.recorded_ps) - max(part.begin_ps, 0)
+        weighted += part.num_sms * max(0, shared) / kernel.recorded_ps
+    exchanges = any(one.collective in EXCHANGES for one in kernel.neighbours)
     found = _features(beside.demand(), channels.gpu, Neighbours(round(weighted / kernel.covered), exchanges))
     return ContentionRow(kernel, beside, beside.time_ps(), weighted, tuple(found))
 
