@@ -8,6 +8,7 @@ import numpy as np
 
 from simcore.apps.replay.categories import CATEGORIES, categories
 from simcore.apps.replay.shapes import kernel_of_call
+from simcore.apps.replay.tiles import recorded_tiles
 from simcore.cost.roofline import RooflineCost
 from simcore.hardware.specs import GpuSpec
 from workloads.imports import ImportedJob
@@ -21,6 +22,8 @@ _SECOND: Final = ("splitkreduce", "reduce_kernel", "gemmk1")  # launched behind 
 def product_grids(job: ImportedJob, gpu: GpuSpec) -> dict[str, Any]:
     """Of distinct products with recorded grids and shapes: how many, shares equal and within one tile.
 
+    What is compared are blocks that have a tile, see :mod:`simcore.apps.replay.tiles`.
+
     Empty without any, or where the model spreads products over all SMs (Hopper).
     """
     costs = {math: RooflineCost(gpu, math) for math in ("ieee", "tf32")}
@@ -29,7 +32,7 @@ def product_grids(job: ImportedJob, gpu: GpuSpec) -> dict[str, Any]:
         ops = rank.recorded
         if ops.shapes is None:
             continue
-        kinds = categories(ops)
+        kinds, tiles = categories(ops), recorded_tiles(ops)
         products = (kinds == CATEGORIES.index("gemm/conv")) & ops.is_kernel & (ops.blocks > 0)
         for op in np.flatnonzero(products & (ops.shapes.of_op >= 0)).tolist():
             call, name, blocks = int(ops.shapes.of_op[op]), ops.name[op].lower(), int(ops.blocks[op])
@@ -42,7 +45,7 @@ def product_grids(job: ImportedJob, gpu: GpuSpec) -> dict[str, Any]:
             on_cuda_cores = any(word in name for word in _ON_CUDA_CORES)
             asked = costs["ieee" if on_cuda_cores else "tf32"].work(kernel).blocks
             if asked:
-                seen[key] = asked / blocks
+                seen[key] = asked / int(tiles[op])
     ratios = np.array(list(seen.values()))
     if not len(ratios):
         return {}
