@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 
 from simcore.apps.replay.alone import demand_alone
 from simcore.apps.studies.contention.bands import bands
-from simcore.apps.studies.contention.beside import PHYSICS, Beside, Channels, Holding, time_beside
+from simcore.apps.studies.contention.beside import Holding, time_beside
 from simcore.apps.studies.contention.grids import product_grids
-from simcore.apps.studies.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
+from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.apps.studies.contention.published import published_rows
 from simcore.apps.studies.contention.rows import ContentionRow, TraceRows
 from simcore.hardware import load_cluster
@@ -123,35 +122,6 @@ def test_few_blocks_need_few_sms():
     # On 44 SMs 44 and then 20, each less than the 54 SMs that make a half.
     few = sum(1 - 0.35 * (1 - blocks / 54) for blocks in (44, 20))
     assert beside("reduce/norm", 100, (0, 0, 64), blocks=64) == pytest.approx(100 * few)
-
-
-@pytest.mark.parametrize(
-    "ago_us, waits_us, sms",
-    [
-        (500, 12.0, 24),  # its data moves: 290 MB take NCCL 1.26 ms on 32 channels, a third more on 24
-        (1700, 1.5, 3),  # it waits for the last of 8, whose channels are an eighth
-    ],
-)
-def test_an_exchange_moves_first_and_waits_later(ago_us, waits_us, sms):
-    channels = Channels(load_cluster("a100-8", {}), 1.0)
-    exchange = Neighbour(-ago_us * US, 5_000 * US, 24, "all_to_all", 290_000_000, 8)
-    kernel = Beside(100 * US, 0, "reduce/norm", 64, 4, None, (0, 0), (exchange,), channels)
-    held = [part for part in kernel.holdings() if part.begin_ps <= 0 < part.end_ps]
-    assert sum(part.num_sms for part in held) == sms
-    assert kernel.time_ps() == round((100 + waits_us) * US)
-    unsized = replace(exchange, num_bytes=0)
-    assert replace(kernel, neighbours=(unsized,)).time_ps() == round(101.5 * US)
-    whole = replace(PHYSICS, peers=False)
-    assert sum(part.num_sms for part in kernel.holdings(whole) if part.begin_ps <= 0 < part.end_ps) == 24
-
-
-def test_a_collective_waits_first_and_moves_last():
-    # 181 MB take 8 GPUs 1.37 ms: of 3 ms the first 1.6 are waiting, which costs SMs and no fence.
-    channels = Channels(load_cluster("a100-40gb-8", {}), 1.0)
-    for ago_us, waits_us in ((1000, 0.0), (2000, 12.0)):
-        reduce = Neighbour(-ago_us * US, (3000 - ago_us) * US, 24, "all_reduce", 181_240_752, 8)
-        kernel = Beside(100 * US, 0, "reduce/norm", 64, 4, None, (0, 0), (reduce,), channels)
-        assert kernel.time_ps() == round((100 + waits_us) * US)
 
 
 def test_clusters_fill_tpcs():
