@@ -104,6 +104,10 @@ def reported_errors() -> Iterator[None]:
         _forget_stdout()
         raise SystemExit(InputError.exit_code) from error
     except Exception as error:
+        from typer import Exit
+
+        if isinstance(error, Exit):  # a command's own end, which says its code
+            raise
         say(shown(traceback.format_exc().rstrip(), most=20_000))
         say("This is a bug of the simulator, not of your input: please report it with the lines above.")
         raise SystemExit(1) from error

@@ -62,6 +62,7 @@ def _run(code: str) -> tuple[int, str]:
         ("raise OSError('x' * 10**6)", "", 2, "x ... x"),
         ("print('\\ud800')", "", 0, ""),
         ("[].pop()", "", 1, "This is a bug of the simulator"),
+        ("import typer; raise typer.Exit(4)", "", 4, ""),
     ],
 )
 def test_what_goes_wrong_is_one_message(
