@@ -171,8 +171,8 @@ def test_flash_attention_over_packed_sequences_and_in_a_window(pool: WorkerPool,
     calls = [row for row in rows(found, "name", "op_class", "flops") if "attention" in row[1]]
     assert calls == [
         ("flash_fwd_causal", "attention_fwd", 2 * packed),
-        ("flash_fwd_full", "attention_fwd", 2 * window),
-        ("flash_bwd_full", "attention_bwd", 5 * window),
+        ("flash_fwd_window", "attention_fwd", 2 * window),
+        ("flash_bwd_window", "attention_bwd", 5 * window),
         ("flash_bwd_causal", "attention_bwd", 5 * packed),
         ("flash_fwd_causal", "attention_fwd", 2 * packed),
         ("flash_bwd_causal", "attention_bwd", 5 * packed),
