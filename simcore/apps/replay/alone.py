@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.apps.replay.categories import CATEGORIES, categories
-from simcore.apps.replay.tiles import recorded_tiles
 from simcore.cost.demand import Demands, RecordedCost
 from simcore.engine.sequence import Demand
 from simcore.graph.ops import IntArray, OpTable
@@ -209,10 +208,10 @@ class SharedGpu:
             recorded = rank.recorded
             alone, known = duration_alone(recorded, simulated)
             start = start_cost_ps(recorded, known, self._gpu)
-            kinds, tiles = categories(recorded), recorded_tiles(recorded)
+            kinds = categories(recorded)
             for op in np.flatnonzero(known).tolist():
                 found = demand_alone(
-                    int(alone[op]), start, CATEGORIES[int(kinds[op])], int(tiles[op]),
+                    int(alone[op]), start, CATEGORIES[int(kinds[op])], int(recorded.blocks[op]),
                     int(recorded.blocks_per_sm[op]), self._gpu,
                     recorded.launches.of(op) if recorded.launches is not None else None, recorded.moved(op),
                 )  # fmt: skip

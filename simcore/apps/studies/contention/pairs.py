@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from simcore.apps.replay.alone import overlapped
 from simcore.apps.replay.categories import CATEGORIES, categories
-from simcore.apps.replay.tiles import recorded_tiles
 from simcore.hardware.sm import ThreadBlock
 from simcore.records import dataclass
 from workloads.imports import ImportedJob
@@ -56,8 +55,8 @@ class OverlappedKernel:
     """One recorded kernel beside communication.
 
     ``alone_ps`` is the median of ``num_alone`` recordings of it alone, ``spread`` their p10-p90 range
-    relative to it.  ``covered`` is the share of its time that communication ran beside it.  ``blocks`` are
-    those with something to do.  ``moved`` are the bytes that it reads and writes, 0 where not recorded;
+    relative to it.  ``covered`` is the share of its time that communication ran beside it.
+    ``moved`` are the bytes that it reads and writes, 0 where not recorded;
     ``block`` is what a thread block takes of its SM, None where that is not recorded.
     """
 
@@ -116,7 +115,7 @@ def overlapped_kernels(job: ImportedJob) -> Pairs:
 def _of_rank(rank: ImportedRank, world_size: int) -> Pairs:
     ops = rank.recorded
     length = ops.end_ps - ops.start_ps
-    kinds, tiles = categories(ops), recorded_tiles(ops)
+    kinds = categories(ops)
     beside_comm, beside_other = overlapped(ops, ops.is_comm), overlapped(ops, ~ops.is_comm)
     computes = ops.is_kernel & ~ops.is_comm & (length > 0)
     by_place: dict[tuple[_Key, int], list[int]] = defaultdict(list)
@@ -160,7 +159,7 @@ def _of_rank(rank: ImportedRank, world_size: int) -> Pairs:
                 continue
         kernels.append(
             OverlappedKernel(
-                rank.number, step_number, ops.name[op], CATEGORIES[int(kinds[op])], int(tiles[op]),
+                rank.number, step_number, ops.name[op], CATEGORIES[int(kinds[op])], int(ops.blocks[op]),
                 int(ops.blocks_per_sm[op]), int(length[op]), max(1, int(np.median(alone))), _spread(alone),
                 len(alone), covered, neighbours,
                 ops.launches.of(op) if ops.launches is not None else None, ops.moved(op),
