@@ -66,14 +66,23 @@ cluster: h100-8
 """
 
 
-def simulated_job(folder, **changes):
+def simulated_job(folder, layers=8, **changes):
     """A described job: gradients are reduced beside its last backward, in buckets that are scaled first."""
     folder.mkdir()
     (folder / "job.yaml").write_text(JOB)
+    changes["model__layers"] = layers
     sets = [part for key, value in changes.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
     done = CliRunner().invoke(
         app,
-        ["run-sim", str(folder / "job.yaml"), "--out", str(folder / "run"), "--set", "model.layers=8", *sets],
+        [
+            "run-sim",
+            str(folder / "job.yaml"),
+            "--out",
+            str(folder / "run"),
+            "--set",
+            f"model.layers={layers}",
+            *sets,
+        ],
     )
     assert done.exit_code == 0, done.output
     return Timeline.open(folder / "run"), folder
@@ -91,6 +100,28 @@ def test_gradients_reduced_beside_a_backward_part_it_not(tmp_path):
     truth, _ = simulated_job(tmp_path / "more", training__global_batch=24)
     _, (done,) = edit_recording(job, ["num_microbatches=12"], None)
     assert done.after_s == pytest.approx(truth.info.step_ps / 1e12, rel=1e-2)
+
+
+def once_a_step(job, rank):
+    """Duration in ps by name of what a rank plays once, of communication and of kernels that scale."""
+    ops, (first, last) = job.graph.ops, job.graph.template_start[rank : rank + 2].tolist()
+    names = [ops.name[row] for row in range(first, last)]
+    return {
+        name: int(ops.recorded_ps[first + at])
+        for at, name in enumerate(names)
+        if names.count(name) == 1 and ("RING_SIMPLE" in name or "mul_" in name)
+    }
+
+
+def test_what_runs_once_a_step_follows_the_layers(tmp_path):
+    """Stages between reduce in one go behind their last backward, and gather ahead of their first forward."""
+    job = recording(*simulated_job(tmp_path / "was", layers=16, parallel__pp=4))
+    timeline, folder = simulated_job(tmp_path / "less", parallel__pp=4)
+    after, (done,) = edit_recording(job, ["layers=16:8"], None)
+    found, truth = (once_a_step(one, 2) for one in (after, recording(timeline, folder)))
+    assert len(truth) == 3 and found == pytest.approx(truth, rel=0.02)  # twice that before the edit
+    # The last reduction of the first stage takes 3.0 ms in the recording and 4.3 in the job with less layers.
+    assert done.after_s == pytest.approx(timeline.info.step_ps / 1e12, rel=1.5e-2)
 
 
 @pytest.mark.parametrize(

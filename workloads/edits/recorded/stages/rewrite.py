@@ -62,6 +62,12 @@ class _Parameters:
             return
         ratio = self._ratio(stage, plan.stage_of[index])
         ops = plan.job.graph.ops
+        once = self._once_a_step(index)
+        for at, row in enumerate(writer.rows):
+            if row in once:
+                patch = writer.patches.setdefault(at, {})
+                patch["recorded_ps"] = round(int(ops.recorded_ps[row]) * ratio)
+                patch["num_bytes"] = round(int(ops.num_bytes[row]) * ratio)
         for at in writer.plain_rows:
             row = writer.rows[at]
             if row in self.ends_only:
@@ -73,6 +79,37 @@ class _Parameters:
                 patch = writer.patches.setdefault(at, {})
                 patch["recorded_ps"] = round(int(ops.recorded_ps[row]) * ratio)
                 patch["num_bytes"] = round(int(ops.num_bytes[row]) * ratio)
+
+    def _once_a_step(self, index: int) -> frozenset[int]:
+        """Collectives beside the layers of a recorded rank that fewer passes have than there are
+        microbatches, and the kernel right before each: gathering parameters, scaling and reducing gradients,
+        all of the stage at once.  None where layers have such of their own (buckets), which come and go with
+        them.
+        """
+        plan = self._plan
+        assert plan.layers is not None
+        ops, source = plan.job.graph.ops, plan.stage_of[index]
+        microbatches = plan.recorded.num_microbatches
+        works = np.isin(ops.kind, (OpKind.COMPUTE, OpKind.COLLECTIVE)) & (ops.recorded_ps > 0)
+        found: set[int] = set()
+        for number, step in enumerate(plan.recorded.steps[index]):
+            inside: set[int] = set()
+            reduced = set()
+            for kind in "FB":
+                for microbatch in range(microbatches):
+                    cut = plan.layers.stage(index, source, number, kind, microbatch)
+                    rows = np.concatenate(cut.layers)
+                    inside.update(rows.tolist())
+                    reduced.add((kind, int((ops.kind[rows] == OpKind.COLLECTIVE).sum())))
+            if len(reduced) > len("FB"):
+                return frozenset()
+            beside = np.setdiff1d(np.arange(step.begin, step.end), [*inside, *step.exchanges.tolist()])
+            beside = beside[works[beside]]
+            names = ops.name.codes[beside]
+            once = beside[np.bincount(names, minlength=len(ops.name.values))[names] < microbatches]
+            collective = ops.kind[once] == OpKind.COLLECTIVE
+            found.update(once[collective | np.append(collective[1:], False)].tolist())
+        return frozenset(found)
 
     def _ratio(self, stage: int, source: int) -> float:
         """Parameters of a new stage over those of the recorded one, by the time of the optimizer."""
