@@ -63,7 +63,7 @@ def filled(long: CutProgram, short: CutProgram, whole: CutProgram) -> CutProgram
     """The program of the whole model at the length of ``long``, of the hollow one; ``short`` and ``whole``:
     of both at the same, smaller length.  None when the short runs do not tell.
     """
-    known = _Known.of(short, whole)
+    known = _SideBySide.of(short, whole)
     if known is None:
         return None
     templates: dict[str, CutTemplate] = {}
@@ -78,7 +78,7 @@ def filled(long: CutProgram, short: CutProgram, whole: CutProgram) -> CutProgram
     return CutProgram(templates, tuple(skeleton))
 
 
-class _Known:
+class _SideBySide:
     """What stands for the templates of a hollow model."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Known:
         self._differ: set[str] = set()
 
     @classmethod
-    def of(cls, short: CutProgram, whole: CutProgram) -> _Known | None:
+    def of(cls, short: CutProgram, whole: CutProgram) -> _SideBySide | None:
         """From two programs that play the same; None when they do not, or one template stands for several."""
         if len(short.skeleton) != len(whole.skeleton):
             return None
