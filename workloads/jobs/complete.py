@@ -146,6 +146,7 @@ def complete(
             said[section][section] = text
         else:
             _put(said[section], name.split("."), value_of(text, key), key)
+    _check_sections(said, where)
     given = (overrides or {}).keys()  # by the user, who may name any file
     free = {
         "model": {"model", "model.model"},
@@ -185,6 +186,15 @@ def sections_of(key: str) -> list[str]:
     """Sections that have a key of that name ("tp": parallel)."""
     specs: tuple[type[BaseModel], ...] = (ModelSpec, ParallelSpec, TrainingSpec, SoftwareSpec)
     return [section for section, spec in zip(SECTIONS, specs, strict=True) if key in spec.model_fields]
+
+
+def _check_sections(said: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """InputError for a key that another section has; what a model has depends on its kind."""
+    for section in SECTIONS[1:]:
+        for key in said[section]:
+            known = sections_of(key)
+            if known and section not in known:
+                raise InputError(f"{where}: unknown key '{section}.{key}'; did you mean '{known[0]}.{key}'?")
 
 
 def said_keys(content: Mapping[str, Any], overrides: Mapping[str, str]) -> set[str]:
