@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from simcore.apps.measured import engines
 from simcore.apps.measured.experts import engine_of, expert_layer
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
 from simcore.cost.classify import OP_CLASSES
@@ -53,12 +54,14 @@ _QUANTISES: Final = (
 #: Of L2, what a benchmark that cycles its weights leaves of the activations that it reads again: the best of
 #: 0.5, 0.85 and 1 for the bf16 rows of B200 and GB200.
 _KEPT_IN_L2: Final = 0.85
+_LAYERS_IN_TURN: Final = 6  # Note [Layers in turn]
 
 #: Attention ops of measurement files and the kernel family that ran.
 _ATTENTION = {
     "attention FA1": "flash1",
     "attention FA2": "flash2",
     "attention FA3": "flash3",
+    "attention FA4": "flash4",
     "attention cuDNN": "cudnn",
     "attention AITER": "cudnn",  # what Transformer Engine calls fused attention on AMD
 }
@@ -95,7 +98,11 @@ def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, 
     """
     if Path(path).is_dir():
         return _read_profiled(Path(path))
-    return read_rows(path, "kernel", COLUMNS, _row)
+    return read_rows(path, "kernel", _needed, _row)
+
+
+def _needed(columns: Collection[str]) -> Collection[str]:
+    return (engines.TIME_COLUMN, "op", "gpu") if engines.TIME_COLUMN in columns else COLUMNS
 
 
 def _read_profiled(folder: Path) -> tuple[list[KernelRow], list[dict[str, Any]]]:
@@ -150,6 +157,11 @@ def profile_of(gpu: str) -> str:
 
 def _row(line: int, columns: dict[str, str]) -> KernelRow:
     """InputError, with the reason, for a row that no formula covers."""
+    engine = ""
+    if engines.TIME_COLUMN in columns:
+        told = engines.kernel_columns(columns)
+        columns = dict.fromkeys(COLUMNS, "") | columns | told
+        engine = f" {told['engine']}"
     op = columns["op"]
     dtype = parse_dtype(_DTYPES.get(columns["dtype"], columns["dtype"]))
     gpu = profile_of(columns["gpu"])
@@ -157,7 +169,9 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     if op == "gemm" or op.startswith(("gemm fp8", "grouped gemm")):
         kernels = _grouped(columns, dtype) if op.startswith("grouped") else _gemm(columns, dtype)
         flops = float(kernels[-1].flops)
-        if op == "gemm" and dtype.startswith(("float8", "float4")):
+        if columns.get("cast"):
+            kernels = (_cast(columns, dtype), *kernels)
+        elif op == "gemm" and dtype.startswith(("float8", "float4")):
             around_s = _quantising_s(columns)
         family = f"{'grouped ' if op.startswith('grouped') else ''}gemm {columns['dtype']} {gpu}"
     elif op == _EXPERTS:
@@ -179,7 +193,8 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     else:
         seconds = flops / (within("tflops", _number(columns, "tflops"), 1e-6, 1e6, "Tflop/s") * 1e12)
     within("time_us", seconds * 1e6, LEAST_US, MOST_US, "us")
-    return KernelRow(line, gpu, family, kernels, seconds, around_s, columns, "sustained" in columns["notes"])
+    sustained = "sustained" in columns["notes"]
+    return KernelRow(line, gpu, family + engine, kernels, seconds, around_s, columns, sustained)
 
 
 def _quantising_s(columns: dict[str, str]) -> float:
@@ -191,17 +206,29 @@ def _quantising_s(columns: dict[str, str]) -> float:
     return FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
 
 
+def _cast(columns: dict[str, str], dtype: str) -> KernelShape:
+    """The input of a product from 16 bits, in one kernel."""
+    m, k = _sizes(columns, "m", "k")
+    narrow = round(m * k * operand_bytes(dtype, "gemm"))
+    return KernelShape(
+        "cast", "elementwise", "bfloat16", (), (), bytes_read=2 * m * k, bytes_written=narrow, replayed=True
+    )
+
+
 def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     m, n, k = _sizes(columns, "m", "n", "k")
     name = "blockwise_gemm" if "1x128" in columns["op"] or "1x128" in columns["notes"] else "gemm"
     if "torch_flow" in columns["notes"] and dtype.startswith("float4"):
         name = "cutlass_gemm"  # TensorRT-LLM's own
     shapes = ((m, k), (k, n))
-    warm = 0
-    if "weights cycled beyond L2" in columns["notes"]:
-        each = operand_bytes(dtype, name)
-        room = _KEPT_IN_L2 * load_gpu(profile_of(columns["gpu"])).l2_bytes - each * n * k - 2 * m * n
-        warm = int(min(max(0.0, room), each * m * k))
+    each, warm = operand_bytes(dtype, name), 0
+    kept = _KEPT_IN_L2 * load_gpu(profile_of(columns["gpu"])).l2_bytes
+    if "layers in turn" in columns["notes"] and (
+        _LAYERS_IN_TURN * each * n * k + each * m * k + 2 * m * n <= kept
+    ):
+        warm = int(each * (m + n) * k)
+    elif re.search("weights cycled beyond L2|layers in turn", columns["notes"]):
+        warm = int(min(max(0.0, kept - each * n * k - 2 * m * n), each * m * k))
     return (
         KernelShape(
             name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True, warm_bytes=warm
@@ -242,7 +269,7 @@ def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[
     backward = KernelShape(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
     flops = 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
     if columns["pass"] == "fwd":
-        if family != "trtllm":
+        if family != "trtllm" or "no cache" in columns["notes"]:
             return (forward,), flops
         # The op around the kernel first writes rotated queries, keys and values (to the KV cache).
         moved = 2 * batch * seq * dim * (heads + 2 * kv_heads)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from simcore.apps.measured import engines
 from simcore.apps.measured.apart import reasons_apart
 from simcore.apps.measured.nccl_loop import reported_us
 from simcore.apps.measured.nccl_rows import REQUIRED_COLUMNS, TIME_COLUMNS, NcclRow, NcclSetup, parse_row
@@ -28,17 +29,23 @@ def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]
     rows: list[NcclRow] = []
     skipped: list[dict[str, Any]] = []
     planners: dict[NcclSetup, NcclPlanner] = {}
-    for line, columns in csv_rows(Path(path), "NCCL measurements", REQUIRED_COLUMNS, one_of=TIME_COLUMNS):
+    for line, columns in csv_rows(Path(path), "NCCL measurements", _needed, one_of=TIME_COLUMNS):
         try:
-            row = parse_row(line, columns)
-            if row.setup not in planners:
-                planners[row.setup] = _planner(row.setup, None)
-            _plan(planners[row.setup], row)
-            rows.append(row)
+            told = engines.collective_columns(columns) if engines.TIME_COLUMN in columns else [columns]
+            for one in told:
+                row = parse_row(line, one)
+                if row.setup not in planners:
+                    planners[row.setup] = _planner(row.setup, None)
+                _plan(planners[row.setup], row)
+                rows.append(row)
         except InputError as error:
             skipped.append({"id": line, "reason": str(error)})
     reasons = reasons_apart(rows)
     return [replace(row, apart=reasons.get(row.line)) for row in rows], skipped
+
+
+def _needed(columns: Collection[str]) -> Collection[str]:
+    return ("gpu", "op") if engines.TIME_COLUMN in columns else REQUIRED_COLUMNS
 
 
 def _topology(setup: NcclSetup) -> Topology:
@@ -87,12 +94,17 @@ def _plan(planner: NcclPlanner, row: NcclRow) -> CollectivePlan:
     return planner.plan(row.collective, row.num_bytes, _ranks(row.setup))
 
 
-def tuner_us(rows: Sequence[NcclRow]) -> list[float]:
-    """What NCCL's own tuner expects of each row, microseconds: network fidelity ``alphabeta``."""
+def tuner_us(rows: Sequence[NcclRow]) -> list[float | None]:
+    """What NCCL's own tuner expects of each row, microseconds: network fidelity ``alphabeta``.
+
+    None for kernels that are not NCCL's.
+    """
     planners = _planners(rows, None)
     groups = [_pairs(row.setup) if row.collective == SEND_RECV.name else [_ranks(row.setup)] for row in rows]
     return [
         1e6 * max(planners[row.setup].tuner_s(row.collective, row.num_bytes, ranks)[1] for ranks in group)
+        if row.exchange is None
+        else None
         for row, group in zip(rows, groups, strict=True)
     ]
 
@@ -139,10 +151,12 @@ def fabric_of(row: NcclRow) -> str:
 def tells_constants(row: NcclRow) -> bool:
     """Whether a row says something about a generation's constants.
 
-    Not one that stands apart, is of a cloud's fabric, or waits for a thread that launches for several GPUs.
+    Not one that stands apart, is of a cloud's fabric, waits for a thread that launches for several GPUs, or
+    times another library's kernel.
     """
     infiniband = _topology(row.setup).cluster.transport == "infiniband"
-    return row.apart is None and infiniband and row.loop.gpus_per_thread == 1
+    own = row.exchange is None
+    return row.apart is None and infiniband and own and row.loop.gpus_per_thread == 1
 
 
 def generation_of(row: NcclRow) -> str:

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from simcore.apps.measured import engines
 from simcore.apps.measured.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, within
 from simcore.collectives import COLLECTIVES
 from simcore.collectives.kinds import SEND_RECV, kind_of
+from simcore.collectives.kinds.all_to_all import TokenExchange
 from simcore.collectives.spread import band_name
 from simcore.errors import InputError, nearest
 from simcore.hardware import known_clusters, named_board
@@ -24,7 +26,7 @@ from simcore.records import dataclass
 
 #: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
-TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
+TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps", engines.TIME_COLUMN)
 
 #: As many as the simulator is built for; a larger number is a slip of the pen.
 _MOST_GPUS: Final = 131_072
@@ -90,10 +92,16 @@ class NcclRow:
         return self.columns.get("source") or "unnamed source"
 
     @property
+    def exchange(self) -> str | None:
+        """Which exchange of tokens another library's kernel made; None for NCCL's collectives."""
+        return self.columns.get("exchange")
+
+    @property
     def family(self) -> str:
         """GPU x nodes x collective x size band."""
         nodes = f"{self.setup.nodes} node{'s' if self.setup.nodes > 1 else ''}"
-        family = f"{self.setup.cluster} {nodes} {self.collective} {band_name(self.num_bytes)}"
+        what = self.exchange or self.collective
+        family = f"{self.setup.cluster} {nodes} {what} {band_name(self.num_bytes)}"
         return family if self.apart is None else f"apart: {family}"
 
 
@@ -104,7 +112,7 @@ def parse_row(line: int, cells: dict[str, str]) -> NcclRow:
     known = (*COLLECTIVES, SEND_RECV.name)
     spellings = {name.replace("_", ""): name for name in known}  # nccl-tests writes sendrecv
     collective = spellings.get(cells["collective"].lower(), cells["collective"].lower())
-    if collective not in known:
+    if collective not in known and TokenExchange.parse(collective) is None:
         raise InputError(f"unknown collective {cells['collective']!r}{nearest(collective, known)}")
     nodes, gpus = _count(cells, "nodes"), _count(cells, "gpus")
     if gpus < max(2, nodes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ from simcore.outside import csv_rows, quoted
 from simcore.records import dataclass
 
 Row = TypeVar("Row")
+#: Names of columns, or what gives them by those of a table.
+Needed = Collection[str] | Callable[[Collection[str]], Collection[str]]
 
 #: What one kernel or collective takes: between a hundredth of a launch and a quarter of an hour.
 LEAST_US, MOST_US = 0.01, 1e9
@@ -24,7 +26,7 @@ _FIGURES = ("mape", "median", "p90", "max")
 
 
 def read_rows(
-    path: Path | str, what: str, needed: Sequence[str], parse: Callable[[int, dict[str, str]], Row]
+    path: Path | str, what: str, needed: Needed, parse: Callable[[int, dict[str, str]], Row]
 ) -> tuple[list[Row], list[dict[str, Any]]]:
     """Rows that ``parse(line, columns)`` accepts, and the others as ``{id, reason}``, the id being the line.
 

@@ -18,7 +18,8 @@ def nccl_errors(path: str) -> ErrorTable:
     """Errors of every row that the planner covers, microseconds.  InputError for a bad file.
 
     Rows that stand apart are in ``rows`` with their reason in ``apart`` and in families of their own
-    ("apart: ..."), but not in ``overall``.  ``tuner`` is what NCCL's own tuner expects, microseconds.
+    ("apart: ..."), but not in ``overall``; so are exchanges of tokens by kernels that are not NCCL's
+    (``exchange``).  ``tuner`` is what NCCL's own tuner expects, microseconds.
     """
     rows, skipped = read_nccl_rows(path)
     scored = [
@@ -34,6 +35,7 @@ def nccl_errors(path: str) -> ErrorTable:
             "channels": plan.channels,
             "tuner": tuner,
             "apart": row.apart,
+            "exchange": row.exchange,
             "fabric": fabric_of(row),
         }
         for row, plan, predicted, tuner in zip(
@@ -41,7 +43,12 @@ def nccl_errors(path: str) -> ErrorTable:
         )
     ]
     table = error_table(scored, skipped)
-    return replace(table, overall=error_table(row for row in scored if row["apart"] is None).overall)
+    return replace(table, overall=error_table(_healthy(scored)).overall)
+
+
+def _healthy(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """NCCL's, on fabrics that explain them."""
+    return [row for row in rows if row["apart"] is None and row["exchange"] is None]
 
 
 def left_out_gpus(path: str) -> tuple[dict[str, dict[str, float]], list[str]]:
@@ -72,7 +79,7 @@ def nccl_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _goal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Errors of healthy rows by nodes, below and from 1 MiB, and those of NCCL's own tuner beside them."""
-    healthy = [row for row in rows if row["apart"] is None]
+    healthy = _healthy(rows)
     lines = [summary_head("healthy rows")]
     for nodes, single in (("one node", True), ("several nodes", False)):
         for size, large in (("below 1 MiB", False), ("from 1 MiB", True)):
@@ -94,8 +101,8 @@ def _fabric_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Errors between nodes by fabric and size, rows that stand apart left out."""
     named = [
         {**row, "family": f"{row['fabric']}, {row['nodes']} nodes, {size}"}
-        for row in rows
-        if row["apart"] is None and row["fabric"]
+        for row in _healthy(rows)
+        if row["fabric"]
         for size in ("all sizes", "below 1 MiB" if float(row["bytes"]) < MIB else "from 1 MiB")
     ]
     if not named:
