@@ -109,14 +109,15 @@ class SimulationResult:
     """One simulated step of all ranks, stored by class of ranks that behave alike.
 
     ``class_of[rank]`` is a rank's class, ``representatives[c]`` the rank that was simulated for class
-    ``c``; the other tuples are by class.  ``alone_ps[c]`` is the time alone of each flat op (0 for
-    communication), ``plan_of[c]`` the index into ``plans`` of the plan that carried it out (-1: none; a
-    plan's ranks and links are one example's).  ``counters`` are those of ``resources``, made from ``log``.
+    ``c``; the other sequences are by class.  ``times`` may be made anew whenever they are asked for.
+    ``alone_ps[c]`` is the time alone of each flat op (0 for communication), ``plan_of[c]`` the index into
+    ``plans`` of the plan that carried it out (-1: none; a plan's ranks and links are one example's).
+    ``counters`` are those of ``resources``, made from ``log``.
     """
 
     class_of: npt.NDArray[np.int64]
     representatives: npt.NDArray[np.int64]
-    times: tuple[RankTimes, ...]
+    times: Sequence[RankTimes]
     alone_ps: Sequence[IntArray]
     plan_of: Sequence[Int32Array]
     plans: tuple[CollectivePlan, ...]

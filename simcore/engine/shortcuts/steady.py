@@ -27,18 +27,17 @@ Note [Steady state]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.clock import give_back_memory
-from simcore.engine.launches import set_host_times
 from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
+from simcore.engine.shortcuts.repeated_times import Played, RepeatedRank, RepeatedTimes
 from simcore.engine.shortcuts.repeats import KEPT, shortened
 from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", bound=np.generic)
 _NEVER = np.iinfo(np.int64).max
-_MANY_OPS: Final = 1 << 20  # some 24 MiB of times
 
 #: Simulates a graph whose classes of ranks begin at these times, ps (None: 0): the result, and their ties.
 Play = Callable[["Graph", "IntArray | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"]
@@ -156,9 +154,7 @@ def repeated(
         begin = found.begin_ps
         del result
     costs = host_costs_of(result.representatives)
-    played = [replace(result, engine_events=events)]
-    del result
-    return whole_result(short, played.pop(), found, costs, begin, ties)  # who uses it up holds it alone
+    return whole_result(short, replace(result, engine_events=events), found, costs, begin, ties)
 
 
 def steady_state(
@@ -273,51 +269,43 @@ def whole_result(
 ) -> SimulationResult | None:
     """The result of the whole job from that of the shortened one; None where launches matter.
 
-    ``costs_of_class``: what launches cost the host of each class, ``begin_ps``: when it began.  What
-    ``result`` tells of a class is let go of when that of the whole job is there, if nobody else holds it:
-    they are the largest columns of a run.
+    ``costs_of_class``: what launches cost the host of each class, ``begin_ps``: when it began.
     """
     program_of = short.whole.program_of_rank[result.representatives].tolist()
-    given = dict(enumerate(result.times))
-    result = replace(result, times=())
     last = -1
-    hosts: dict[HostCosts, tuple[HostSchedule, HostSchedule]] = {}  # of one program at a time, as the next
-    made: dict[tuple[HostCosts, RankTimes], RankTimes] = {}
-    times: dict[int, RankTimes] = {}
-    num_ops = 0
+    hosts: dict[HostCosts, tuple[HostSchedule, HostSchedule]] = {}  # of one program at a time: they are large
+    made: dict[tuple[HostCosts, RankTimes], RepeatedRank] = {}
+    ranks: dict[int, RepeatedRank] = {}
     for program, c in sorted(zip(program_of, range(len(program_of)), strict=True)):
         if program != last:
-            if num_ops > _MANY_OPS:  # the shortened job's columns are too small for the whole one's to fill
-                give_back_memory()
-                num_ops = 0
             last = program
             for of_program in (hosts, made):
                 of_program.clear()
-        copy, costs = steady.copy[c], costs_of_class[c]
-        its_times = given.pop(c)
-        origin, later = short.origin(program, copy)
-        key = (costs, its_times)  # of classes that began together, then
+        times, costs = result.times[c], costs_of_class[c]
+        key = (costs, times)  # of classes that began together, then
         if key not in made:
             if costs not in hosts:
                 hosts[costs] = (
                     HostSchedule.of(short.graph, short.graph.programs[program], costs),
                     HostSchedule.of(short.whole, short.whole.programs[program], costs),
                 )
-            began = 0 if begin_ps is None else int(begin_ps[c])
-            found = _whole_times(*hosts[costs], its_times, began, origin, later * int(steady.period_ps[c]))
+            if began := 0 if begin_ps is None else int(begin_ps[c]):
+                times = RankTimes(times.ready_ps - began, times.start_ps - began, times.end_ps - began)
+            played = Played(short, program, steady.copy[c], int(steady.period_ps[c]), times)
+            found = played.checked(costs, *hosts[costs])
             if found is None:
                 return None
             made[key] = found
-            num_ops += len(found.end_ps)
-        times[c] = made[key]
+        ranks[c] = made[key]
+    by_class = tuple(ranks[c] for c in range(len(ranks)))
     return replace(
         result,
-        times=tuple(times[c] for c in range(len(times))),
+        times=RepeatedTimes(by_class),
         alone_ps=_of_whole(result.alone_ps, short.whole),
         plan_of=_of_whole(result.plan_of, short.whole),
-        step_ps=max((int(t.end_ps.max()) for t in times.values() if len(t.end_ps)), default=0),
+        step_ps=max((rank.step_ps for rank in by_class), default=0),
         log=_whole_log(result.log, steady, begin_ps, ties) if result.log is not None else None,
-        answered=_answered(result, times),
+        answered=_answered(result, [rank.num_ops for rank in by_class]),
     )
 
 
@@ -354,35 +342,10 @@ def _whole_log(
     return LinkLog(time, log.plan[entry], log.change[entry], log.plans)
 
 
-def _answered(short: SimulationResult, times: Mapping[int, RankTimes]) -> Answered:
-    """Who answered for the op executions of the whole job, whose classes have ``times``."""
-    sizes = np.array([len(times[c].end_ps) for c in range(len(times))])
+def _answered(short: SimulationResult, num_ops: Sequence[int]) -> Answered:
+    """Who answered for the op executions of the whole job, of which classes have ``num_ops``."""
+    sizes = np.array(num_ops)
     total, simulated = int(sizes[short.class_of].sum()), int(sizes.sum())
     before = short.answered
     steady = simulated - (before.num_ops - before.folded)
     return replace(before, num_ops=total, folded=total - simulated, steady=steady)
-
-
-def _whole_times(
-    short_host: HostSchedule,
-    whole_host: HostSchedule,
-    short: RankTimes,
-    began_ps: int,
-    origin: IntArray,
-    shift: IntArray,
-) -> RankTimes | None:
-    if began_ps:
-        short = RankTimes(short.ready_ps - began_ps, short.start_ps - began_ps, short.end_ps - began_ps)
-    times = RankTimes(
-        short.ready_ps[origin] + shift, short.start_ps[origin] + shift, short.end_ps[origin] + shift
-    )
-    was, now = short_host.play(short.end_ps), whole_host.play(times.end_ps)
-    arrived, arrives = was.launched_ps[origin], now.launched_ps
-    early = (arrived < short.ready_ps[origin]) & (arrives <= times.ready_ps)
-    same = arrives == arrived + shift
-    if not (early | same)[whole_host.on_gpu].all():
-        return None
-    set_host_times(
-        whole_host.launches, whole_host.host_ops, whole_host.is_sync, now.begin_ps, now.base_ps, times
-    )
-    return times

@@ -1,0 +1,115 @@
+"""Times of a whole job that repeats itself: made class by class when somebody looks at them.
+
+A job of hundreds of microbatches has millions of op executions, whose times are the largest columns of a run;
+those of the shortened job say all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from simcore.engine.launches import plan_launches, set_host_times
+from simcore.engine.result import RankTimes
+from simcore.graph import OpKind
+from simcore.graph.kinds import is_on_host
+from simcore.records import dataclass
+
+if TYPE_CHECKING:
+    from simcore.engine.launches import HostCosts
+    from simcore.engine.shortcuts.host_times import HostSchedule
+    from simcore.engine.shortcuts.repeats import Shortened
+    from simcore.graph.ops import IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Played:
+    """One rank's times in a shortened job, ps since its host began: ``copy`` is the repetition of its
+    ``program`` that comes again and again in the whole job, each time ``period_ps`` later.
+    """
+
+    short: Shortened
+    program: int
+    copy: int
+    period_ps: int
+    times: RankTimes
+
+    def origins(self) -> tuple[IntArray, IntArray]:
+        """For each op of the whole job: the op that stands for it, and by how much later it happens, ps."""
+        origin, later = self.short.origin(self.program, self.copy)
+        return origin, later * self.period_ps
+
+    def repeated(self, origin: IntArray, shift: IntArray) -> RankTimes:
+        """Times in the whole job, but for those of what the host does itself."""
+        times = self.times
+        return RankTimes(
+            times.ready_ps[origin] + shift, times.start_ps[origin] + shift, times.end_ps[origin] + shift
+        )
+
+    def checked(
+        self, costs: HostCosts, short_host: HostSchedule, whole_host: HostSchedule
+    ) -> RepeatedRank | None:
+        """The rank in the whole job, whose launches have ``costs``; None where one, there or here, holds up
+        anything.
+        """
+        origin, shift = self.origins()
+        short, times = self.times, self.repeated(origin, shift)
+        was, now = short_host.play(short.end_ps), whole_host.play(times.end_ps)
+        arrived, arrives = was.launched_ps[origin], now.launched_ps
+        early = (arrived < short.ready_ps[origin]) & (arrives <= times.ready_ps)
+        same = arrives == arrived + shift
+        if not (early | same)[whole_host.on_gpu].all():
+            return None
+        ops, is_sync = whole_host.host_ops, whole_host.is_sync
+        set_host_times(whole_host.launches, ops, is_sync, now.begin_ps, now.base_ps, times)
+        step_ps = int(times.end_ps.max()) if len(times.end_ps) else 0
+        return RepeatedRank(self, costs, now.begin_ps, now.base_ps, len(times.end_ps), step_ps)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RepeatedRank:
+    """One rank's times in the whole job.
+
+    Its host, whose launches have ``costs``, wanted to begin segments at ``begin_ps`` and began at
+    ``base_ps``; all ``num_ops`` have ended at ``step_ps``.
+    """
+
+    played: Played
+    costs: HostCosts
+    begin_ps: IntArray
+    base_ps: IntArray
+    num_ops: int
+    step_ps: int
+
+    def times(self) -> RankTimes:
+        """Of all ops."""
+        graph = self.played.short.whole
+        times = self.played.repeated(*self.played.origins())
+        row = graph.flat_ops(graph.programs[self.played.program]).row
+        kind = graph.ops.kind[row]
+        host_ops = np.flatnonzero(is_on_host(kind))
+        is_sync = kind[host_ops] == OpKind.SYNC
+        launches = plan_launches(graph, row, self.costs)
+        set_host_times(launches, host_ops, is_sync, self.begin_ps, self.base_ps, times)
+        return times
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RepeatedTimes(Sequence[RankTimes]):
+    """Times by class of ranks."""
+
+    ranks: tuple[RepeatedRank, ...]
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @overload
+    def __getitem__(self, number: int) -> RankTimes: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[RankTimes]: ...
+    def __getitem__(self, number: int | slice) -> RankTimes | list[RankTimes]:
+        if isinstance(number, slice):
+            return [rank.times() for rank in self.ranks[number]]
+        return self.ranks[number].times()
