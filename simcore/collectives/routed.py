@@ -31,9 +31,7 @@ def routed_decision(kernel: OwnKernel, costs: Costs, num_bytes: int, layout: Pla
     crosses, nodes = layout.num_nodes > 1, nodes_of(layout)
     hops_s = (costs.network_hop_s(protocol, layout) if crosses else 0.0) + timing.nvlink_hop_s
     start_s = costs.timing.p2p_simple_base_s if kernel.start_s is None else kernel.start_s
-    in_flight, sms_bytes_per_s = _CHUNK_BYTES * max(1, kernel.sms), float("inf")
-    if kernel.sms and (busiest := kernel.busiest(nodes)):
-        sms_bytes_per_s = kernel.sms * kernel.sm_bytes_per_s / busiest
+    in_flight = _CHUNK_BYTES * max(1, kernel.sms)
     return Decision(
         algorithm="routed",
         protocol=protocol,
@@ -43,7 +41,7 @@ def routed_decision(kernel: OwnKernel, costs: Costs, num_bytes: int, layout: Pla
         latency_s=start_s + hops_s,
         sent_bytes=float(num_bytes),
         fill_bytes=0.0,
-        copy_bytes_per_s=sms_bytes_per_s,
+        copy_bytes_per_s=kernel.sms_bytes_per_s(nodes),
         copy_share=kernel.nvlink_share,
         network_share=kernel.network_share,
         hbm_bytes_per_byte=kernel.hbm_bytes(nodes),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.collectives.kinds.all_to_all import NETWORK_SHARE, NVLINK_SHARE, SM_BYTES_PER_S, TokenExchange
+from simcore.collectives.kinds.all_to_all import (
+    CHANNELS,
+    NETWORK_SHARE,
+    NVLINK_SHARE,
+    SM_BYTES_PER_S,
+    TokenExchange,
+)
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
 
@@ -46,6 +52,20 @@ def test_on_one_node_nvlink_or_the_sms_set_the_pace():
         _, plan = planned(8, TokenExchange(sms, 5.25))
         seconds = SIZE * 5.25 * 7 / 8 / min(wire, rate)
         assert plan.alone_ps / 1e12 == pytest.approx(seconds, rel=0.01)
+
+
+def test_channels_look_at_every_token_on_one_node():
+    """32,768 tokens of 5,120 x 2 bytes for one expert each on 4 SMs: 2 channels look at 16,384 each."""
+    size = 32768 * 10240
+    name = str(one := TokenExchange(4, 1.0, token_bytes=10240, sums=True))
+    assert name == "all_to_all:sms=4,gpus=1,sums=10240" and TokenExchange.parse(name) == one
+    channel = CHANNELS["sums"]
+    seconds = 16384 * (channel.look_s + 10240 / channel.bytes_per_s) / NVLINK_SHARE
+    assert planned(8, one, size)[1].alone_ps / 1e12 == pytest.approx(seconds, rel=0.01)
+    # Five ranks a token are five copies, and one look.
+    five = planned(8, TokenExchange(4, 5.0, token_bytes=10240, sums=True), size)[1]
+    more = 16384 * 4 * 10240 / channel.bytes_per_s / NVLINK_SHARE
+    assert five.alone_ps / 1e12 == pytest.approx(seconds + more, rel=0.01)
 
 
 def test_a_group_of_one_and_no_bytes_launch_nothing():

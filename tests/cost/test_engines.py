@@ -100,8 +100,8 @@ def test_an_exchange_of_tokens_is_a_dispatch_in_fp8_and_a_combination_in_bf16(tm
     # A token reaches a rank unless none of its 6 experts is among the rank's 48 of 384.
     reached = 8 * (1 - comb(336, 6) / comb(384, 6))
     dispatch, combine = rows
-    assert dispatch.collective == f"all_to_all:sms=20,gpus={reached:.4g}"
-    assert combine.collective == f"all_to_all:sms=24,gpus={reached:.4g}"
+    assert dispatch.collective == f"all_to_all:sms=20,gpus={reached:.4g},rows=7392"
+    assert combine.collective == f"all_to_all:sms=24,gpus={reached:.4g},sums=14336"
     assert dispatch.num_bytes == 8192 * 7168 * 33 // 32 and combine.num_bytes == 2 * 8192 * 7168
     assert [row.measured_us for row in rows] == [900, 1500]
     # NVLink of 0.94 x 360 GB/s carries 7/8 of what reaches ranks, and SMs no more than that.

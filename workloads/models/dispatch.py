@@ -27,7 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcore.collectives.kinds.all_to_all import TokenExchange
+from simcore.collectives.kinds.all_to_all import DEEPEP, TokenExchange
 from simcore.records import dataclass
 from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
 from workloads.models.local import NARROW, Shard
@@ -278,13 +278,18 @@ def _routed(
     reached = owners_hit(moe, nodes) if nodes > 1 else 1.0
     software = shard.software
     gpus = owners_hit(moe, shard.ep) / reached
-    how = str(TokenExchange(software.moe_exchange_sms, gpus, software.moe_exchange_kernels))
     by = software.moe_exchange_kernels
     tokens = round(x.shape[0] * reached * load)
-    sums = tokens * x.shape[1] * x.num_bytes // x.numel
-    sent = tokens * fp8_row_bytes(x.shape[1]) if dispatches_fp8(shard) else sums
-    dispatch = replace(plain, collective=how, num_bytes=sent, name=f"{by}::dispatch")
-    return dispatch, replace(plain, collective=how, num_bytes=sums, name=f"{by}::combine")
+    wide = x.shape[1] * x.num_bytes // x.numel
+    narrow = fp8_row_bytes(x.shape[1]) if dispatches_fp8(shard) else wide
+
+    def exchange(way: str, token_bytes: int) -> KernelLaunch:
+        how = TokenExchange(software.moe_exchange_sms, gpus, by)
+        if nodes == 1 and by == DEEPEP:
+            how = replace(how, token_bytes=token_bytes, sums=way == "combine")
+        return replace(plain, collective=str(how), num_bytes=tokens * token_bytes, name=f"{by}::{way}")
+
+    return exchange("dispatch", narrow), exchange("combine", wide)
 
 
 def _turned(steps: Sequence[KernelLaunch]) -> list[KernelLaunch]:

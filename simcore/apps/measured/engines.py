@@ -185,11 +185,11 @@ def _exchanged(row: _Cells, ranks: str, way: str, dtype: str, sms: int, by: str)
     each = experts // num_ranks
     missed = comb(experts - each, chosen) / comb(experts, chosen)
     reached = num_ranks * (1 - missed)
-    sent = row.whole("num_tokens") * row.whole("hidden") * _TOKEN_BYTES[dtype]
+    token = round(row.whole("hidden") * _TOKEN_BYTES[dtype])
     return {
         "gpus": str(num_ranks), "nodes": str(_trays(row["gpu"], num_ranks)),
-        "bytes": str(max(1, round(sent))),
-        "collective": str(TokenExchange(sms, reached, by)),
+        "bytes": str(row.whole("num_tokens") * token),
+        "collective": str(TokenExchange(sms, reached, by, token, sums=way == "combine")),
         "exchange": f"{way} {row['framework']} {row['kernel_source']} {dtype} of {num_ranks}",
         "notes": f"{row['num_tokens']} tokens, {sms} SMs",
     }  # fmt: skip

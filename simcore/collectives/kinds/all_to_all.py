@@ -75,7 +75,7 @@ class _Rates(NamedTuple):
     nvlink_share: float
 
 
-#: Bytes that one SM moves over NVLink for such a kernel, per second.  Source: DeepEP's normal kernels on one
+#: Bytes that one SM moves over NVLink for such a kernel between nodes, per second.  Source: DeepEP's on one
 #: node of H100, 4 to 16 SMs held, fp8 dispatch and bf16 combine of 13 shapes (ai-dynamo/aiconfigurator at
 #: 095f58a51c, systems/data/h100_sxm/comm/sglang/0.5.12/wideep_deepep_normal_perf.parquet): 14 to 17 GB/s
 #: where NVLink is not what limits.
@@ -96,8 +96,28 @@ EXCHANGE_KERNELS: Final = {
     DEEPEP: _Rates(SM_BYTES_PER_S, NETWORK_SHARE, NVLINK_SHARE),
     "hybridep": _Rates(40e9, 0.93, 0.88),
 }
+
+
+class _Channels(NamedTuple):
+    """What a channel of DeepEP's within a node spends: seconds to look at a token; bytes/s of copies.
+
+    Of both as of links :data:`NVLINK_SHARE` is reached.
+    """
+
+    look_s: float
+    bytes_per_s: float
+
+
+#: See Note [Channels within a node].  Fitted to 52 rows of 1,024 tokens and more on 8 H100, B200 and GB200
+#: with 4 to 24 SMs and 1 to 22 experts a token (ai-dynamo/aiconfigurator at 095f58a51c,
+#: systems/data/*/comm/sglang/0.5.12/wideep_deepep_normal_perf.parquet): 9.0% (rows) and 10.1% (sums) off on
+#: average; each GPU by a fit to the two others 9 to 12 and 9 to 14%.
+CHANNELS: Final = {"rows": _Channels(0.226e-6, 48.6e9), "sums": _Channels(0.451e-6, 63.1e9)}
+_SMS_OF_CHANNEL: Final = 2  # one sends, one receives (DeepEP csrc/kernels/intranode.cu)
+
 _NAME: Final = re.compile(
-    r"all_to_all:sms=(\d{1,9}),gpus=(\d{1,9}(?:\.\d{1,9})?)(?:,by=(" + "|".join(EXCHANGE_KERNELS) + "))?"
+    r"all_to_all:sms=(\d{1,9}),gpus=(\d{1,9}(?:\.\d{1,9})?)(?:,(rows|sums)=(\d{1,9}))?"
+    r"(?:,by=(" + "|".join(EXCHANGE_KERNELS) + "))?"
 )
 
 
@@ -107,8 +127,11 @@ class TokenExchange(OwnKernel):
 
     ``sms`` that the kernel holds; ``gpus`` of a node that a token which reaches it goes to, on average;
     ``by``: whose kernel it is, of :data:`EXCHANGE_KERNELS`.
-    As the name of a collective: ``all_to_all:sms=20,gpus=1.875`` (DeepEP's), ``...,by=hybridep``.  Its size
-    is what a rank has for all nodes, its own included: tokens x nodes of a token x bytes of a token.
+    ``token_bytes`` of a token, where known, and whether it comes home as one of the ``sums``: what DeepEP's
+    channels spend on it.
+    As the name of a collective: ``all_to_all:sms=20,gpus=1.875`` (DeepEP's), ``...,by=hybridep``; dispatch
+    ``...,rows=7392``, combination ``...,sums=14336``.  Its size is what a rank has for all nodes, its own
+    included: tokens x nodes of a token x bytes of a token.
 
     Note [Routed exchange]
         DeepSeek's kernels (arXiv 2412.19437, section 3.2.2; DeepEP) send a token once to each node that has
@@ -119,11 +142,20 @@ class TokenExchange(OwnKernel):
         ``gpus`` (k-1)/k times the size.  HBM: the token is read; what crosses is written for the NIC and read
         by it, written by the other NIC and read by who hands it on; each GPU that it is for writes it.
         Buffers of the NVLink hop are chunks, which L2 keeps.
+
+    Note [Channels within a node]
+        DeepEP's kernels within a node split tokens over channels of two SMs, one to send and one to receive.
+        A few warps of the sender stand for each rank; they look at every token of the channel, one after
+        the other, and copy those for their rank: ``look_s`` a token, whether it goes there or not, and the
+        copies of all ranks' warps, the own rank's too, at the channel's rate.  So tokens for one expert take
+        40% of the time of tokens for eight, which are five times as many bytes.
     """
 
     sms: int
     gpus: float
     by: str = DEEPEP
+    token_bytes: int = 0
+    sums: bool = False
 
     def __post_init__(self) -> None:
         for name, rate in EXCHANGE_KERNELS[self.by]._asdict().items():
@@ -131,7 +163,12 @@ class TokenExchange(OwnKernel):
 
     def __str__(self) -> str:
         by = "" if self.by == DEEPEP else f",by={self.by}"
-        return f"all_to_all:sms={self.sms},gpus={self.gpus:.4g}{by}"
+        token = f",{self._way}={self.token_bytes}" if self.token_bytes else ""
+        return f"all_to_all:sms={self.sms},gpus={self.gpus:.4g}{token}{by}"
+
+    @property
+    def _way(self) -> str:
+        return "sums" if self.sums else "rows"
 
     def flows(self, nodes: Sequence[int]) -> Iterator[Flow]:
         """See Note [Routed exchange]."""
@@ -150,6 +187,14 @@ class TokenExchange(OwnKernel):
         most, crossing = max(Counter(nodes).values()), _crossing(nodes)
         return max(self.gpus * (most - 1) / most, crossing)
 
+    def sms_bytes_per_s(self, nodes: Sequence[int]) -> float:
+        """See Note [Channels within a node]; between nodes and for others' kernels by the rate of an SM."""
+        if len(set(nodes)) > 1 or not self.token_bytes or self.by != DEEPEP:
+            return super().sms_bytes_per_s(nodes)
+        channel = CHANNELS[self._way]
+        each_s = channel.look_s / self.token_bytes + self.gpus / channel.bytes_per_s
+        return self.sms / _SMS_OF_CHANNEL / each_s
+
     def hbm_bytes(self, nodes: Sequence[int]) -> float:
         """See Note [Routed exchange]."""
         return 1.0 + 4.0 * _crossing(nodes) + self.gpus
@@ -165,7 +210,8 @@ class TokenExchange(OwnKernel):
                 f"collective {collective[:80]!r}: an exchange of tokens is called"
                 " all_to_all:sms=COUNT,gpus=NUMBER, an uneven one all_to_all:from=SHARE,..."
             )
-        return cls(int(found[1]), float(found[2]), found[3] or DEEPEP)
+        token = int(found[4] or 0)
+        return cls(int(found[1]), float(found[2]), found[5] or DEEPEP, token, found[3] == "sums")
 
 
 def _crossing(nodes: Sequence[int]) -> float:

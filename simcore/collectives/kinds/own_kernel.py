@@ -40,6 +40,11 @@ class OwnKernel:
             ways[src, nodes[src] == nodes[dst]] += share  # type: ignore[assignment]
         return max(ways.values(), default=0.0)
 
+    def sms_bytes_per_s(self, nodes: Sequence[int]) -> float:
+        """What its SMs move of the collective's size per second, if links let them."""
+        busiest = self.busiest(nodes)
+        return self.sms * self.sm_bytes_per_s / busiest if self.sms and busiest else math.inf
+
     def hbm_bytes(self, nodes: Sequence[int]) -> float:
         """HBM traffic of an average member per byte: what it sends is read, what it gets is written."""
         return 2.0 * math.fsum(share for _, _, share in self.flows(nodes)) / len(nodes)
