@@ -46,3 +46,16 @@ def test_advice_names_more_gpus_where_nothing_fits_on_as_many():
     again = complete(content, "job", overrides=changes, num_gpus=16)
     assert again.parallel.world_size == 16
     assert peak_bytes(again) <= available
+
+
+def test_more_gpus_for_tables_hold_fewer_rows_each_and_sums_of_all_samples():
+    # A rank of n holds 1/n of 12 trillion columns in fp16 (22 TB, so 45 GB of 512), and sums of 64 tables'
+    # 256 columns for all samples: as many samples on each of 512 would be 2.1 million, 64 GiB of sums.
+    made = job({"model": "dlrm-12t", "training": {"micro_batch": 4096}}, num_gpus=16)
+    available = 78 * 2**30
+    _, line = what_fits(made, available)
+    assert line.startswith(
+        "would fit on 512 GPUs: --set training.global_batch=65536 --set training.micro_batch=128 ("
+    )
+    content = {"model": "dlrm-12t", "training": {"global_batch": 65536}}
+    assert peak_bytes(job(content, num_gpus=512)) <= available < peak_bytes(job(content, num_gpus=256))

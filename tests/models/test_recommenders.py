@@ -128,13 +128,15 @@ def test_words_that_a_class_does_not_take_are_refused(key: str, said: str, told:
         _job(parallel={"strategy": {key: said}})
 
 
-def test_out_of_memory_names_the_table_and_what_would_fit() -> None:
+@pytest.mark.parametrize("strategy", [{"embedding": "ddp"}, {"tables": "data_parallel"}])
+def test_out_of_memory_names_the_table_and_what_would_fit(strategy: dict[str, str]) -> None:
     # 26 tables of 97.4 GiB in fp32, whole on each of eight GPUs of 80 GiB.
-    job = simcore.describe("dlrm-dcnv2-mlperf", cluster="a100-8", parallel={"strategy": {"embedding": "ddp"}})
+    job = simcore.describe("dlrm-dcnv2-mlperf", cluster="a100-8", parallel={"strategy": strategy})
     with pytest.raises(OutOfMemoryError) as told:
         simcore.simulate(job)
     assert "tables of rank 0: 97.36 GiB in 26 tables or parts, the largest tables1.0 (40," in str(told.value)
-    assert "would fit: --set parallel.strategy.embedding=mp" in str(told.value)
+    better = {"embedding": "mp", "tables": "balanced"}
+    assert any(f"would fit: --set parallel.strategy.{key}={better[key]}" in str(told.value) for key in strategy)
 
 
 def test_a_run_says_gpu_hours_and_cost_of_samples(tmp_path: Path) -> None:
@@ -150,3 +152,18 @@ def test_a_run_says_gpu_hours_and_cost_of_samples(tmp_path: Path) -> None:
     ours.write_text('currency = "EUR"\ndate = 2026-03-01\nsource = "ours"\n[per_gpu_hour]\nh100-sxm = 2.5\n')
     with pytest.raises(InputError, match="no price of A100-SXM4-80GB, only of H100"):
         run.cost(1e9, str(ours))
+
+
+def test_blocks_of_a_named_model_are_changed_by_name_kind_or_place() -> None:
+    def tables(**model: object) -> TablesSpec:
+        job = complete({"model": {"model": "dlrm-mlperf-v1", **model}}, "job", num_gpus=8)
+        assert isinstance(job.model, BlockModel)
+        (found,) = (block for block in job.model.blocks if isinstance(block, TablesSpec))
+        return found
+
+    usual = tables()
+    for said in ("tables", "1"):
+        changed = tables(blocks={said: {"memory": "uvm", "cached": 0.1}})
+        assert changed == usual.model_copy(update={"memory": "uvm", "cached": 0.1})
+    with pytest.raises(InputError, match="no block to change; did you mean 'tables'"):
+        tables(blocks={"tabels": {"memory": "uvm"}})

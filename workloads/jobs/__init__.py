@@ -3,13 +3,14 @@
 from workloads.jobs.advice import what_fits
 from workloads.jobs.complete import SECTIONS, Description, complete, sections_of
 from workloads.jobs.draft import Assumed
-from workloads.models.public import model_names, named_model
+from workloads.models.public import is_named, model_names, named_model
 
 __all__ = [
     "SECTIONS",
     "Assumed",
     "Description",
     "complete",
+    "is_named",
     "model_names",
     "named_model",
     "sections_of",

@@ -110,22 +110,10 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
 def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
     """The fewest more GPUs, by doubling them: as the job is, or else fully recomputed.
 
-    Where tables are dealt out, more ranks have fewer each, with as many samples on each.
+    Where tables are dealt out, more ranks have fewer each.
     """
     if tables_of(Job.of(job)):
-        for factor in (2, 4, 8, 16, 32, 64):
-            batch = job.training.global_batch * factor
-            more = {"parallel.dp": job.parallel.dp * factor, "training.global_batch": batch}
-            try:
-                peak = peak_bytes(job.changed(more, job.parallel.world_size * factor))
-            except InputError:
-                continue
-            if peak <= available_bytes:
-                gpus = job.parallel.world_size * factor
-                return [
-                    f"would fit on {gpus} GPUs: --set training.global_batch={batch} ({peak / GIB:.1f} GiB)"
-                ]
-        return []
+        return _on_more_gpus_with_tables(job, available_bytes)
     for factor in (2, 4, 8, 16):
         gpus = job.parallel.world_size * factor
         for changes in _variants_on(gpus, job):
@@ -136,6 +124,32 @@ def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
             if peak <= available_bytes:
                 told = {key: value for key, value in changes.items() if key != "parallel.dp"}  # it follows
                 settings = " ".join(f"--set {key}={value}" for key, value in told.items())
+                return [f"would fit on {gpus} GPUs: {settings} ({peak / GIB:.1f} GiB)"]
+    return []
+
+
+def _on_more_gpus_with_tables(job: Description, available_bytes: int) -> list[str]:
+    """The fewest more GPUs for dealt-out tables: as many samples on each, or else the batch as it is.
+
+    The second because a rank with rows of a table holds sums for all samples, wherever they are.
+    """
+    training, parallel = job.training, job.parallel
+    for factor in (2, 4, 8, 16, 32, 64):
+        gpus, ranks = parallel.world_size * factor, parallel.dp * factor
+        for changes in (
+            {"training.global_batch": training.global_batch * factor},
+            {
+                "training.global_batch": training.global_batch,
+                "training.micro_batch": min(training.micro_batch, training.global_batch // ranks),
+            },
+        ):
+            try:
+                changed = job.changed({"parallel.dp": ranks, **changes}, gpus)
+                peak = peak_bytes(changed, at_most=available_bytes)
+            except InputError:
+                continue
+            if peak <= available_bytes:
+                settings = " ".join(f"--set {key}={value}" for key, value in changes.items())
                 return [f"would fit on {gpus} GPUs: {settings} ({peak / GIB:.1f} GiB)"]
     return []
 

@@ -298,6 +298,8 @@ def _model(
             base = named.model_dump(exclude_unset=True)
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
+    if isinstance(fields.get("blocks"), dict) and "blocks" in base:
+        fields["blocks"] = _changed_blocks(base["blocks"], fields["blocks"], where)
     if "blocks" in fields or "blocks" in base:
         listed = _listed({**base, **fields}, where)
         return listed, remarks, _context_of_images(listed) or context
@@ -316,6 +318,25 @@ def _context_of_images(model: AnyModel) -> tuple[int, str] | None:
     if not isinstance(model, ModelSpec):
         return 1, "a sample of this model is one thing, no sequence"
     return (model.sequence(1), "an image's patches and its class token") if model.image_size else None
+
+
+def _changed_blocks(
+    blocks: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], where: str
+) -> list[dict[str, Any]]:
+    """A named model's blocks with changes of some, said by name, kind or place (``blocks.tables.memory``)."""
+    found = [dict(block) for block in blocks]
+    for key, values in changes.items():
+        meant = [
+            block
+            for number, block in enumerate(found)
+            if str(key) in (str(number), block["block"], block.get("name"))
+        ]
+        if not meant or not isinstance(values, dict):
+            known = dict.fromkeys(block.get("name") or block["block"] for block in found)
+            raise InputError(f"{where}: model.blocks.{key}: no block to change{nearest(str(key), known)}")
+        for block in meant:
+            block.update(values)
+    return found
 
 
 def _listed(values: Mapping[str, Any], where: str) -> BlockModel:

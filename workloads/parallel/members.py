@@ -15,7 +15,7 @@ from workloads.models.tables import TablesView, row_bytes, whole_view
 from workloads.parallel.job import Job
 from workloads.parallel.placement import PlacedTable, check_plan, expanded, placed
 from workloads.parallel.strategy import StrategySpec, Word
-from workloads.parallel.table_views import views
+from workloads.parallel.table_views import popular_rows, views
 
 Views = tuple[tuple[str, TablesView], ...]
 
@@ -104,15 +104,18 @@ def fullest_tables(job: Job) -> list[str]:
     for name, block in blocks:
         tables = expanded(block.tables)
         plan = plan_of(name, block, holders, strategy, group) if holders > 1 else [
-            PlacedTable(k, "data_parallel", tuple(range(ranks))) for k in range(len(tables))
+            PlacedTable(k, "data_parallel") for k in range(len(tables))
         ]  # fmt: skip
         for one in plan:
             table = tables[one.table]
-            parts = 1 if one.how in ("data_parallel", "hybrid") else len(one.ranks)
-            size = table.rows * table.dim * row_bytes(block.dtype) / parts
+            rows = table.rows / (len(one.ranks) or 1)
+            if one.how == "hybrid":
+                often = popular_rows(table, ranks, local, job.training.micro_batch, block.popularity)
+                rows = often + (table.rows - often) / ranks
+            size = rows * table.dim * row_bytes(block.dtype)
             title = table.name or f"{name}.{one.table}"
             said = f"{title} ({table.rows:,} x {table.dim} in {block.dtype}, {one.how}: {size / GIB:.2f} GiB)"
-            for rank in one.ranks:
+            for rank in one.ranks or range(ranks):
                 held.setdefault(rank, []).append((size, said))
     rank, most = max(held.items(), key=lambda item: plain_sum(size for size, _ in item[1]))
     total = plain_sum(size for size, _ in most) / GIB

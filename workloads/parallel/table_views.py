@@ -39,8 +39,7 @@ def views(
         if one.how == "data_parallel":
             copied.append(HeldTable(table.rows, table.dim, table.pooling))
         elif one.how == "hybrid":
-            lookups = table.pooling * samples * num_ranks
-            often = rows_above(_often(num_ranks, local), lookups, table.rows, popularity)
+            often = popular_rows(table, num_ranks, local, samples, popularity)
             share = share_of_first(often, table.rows, popularity) if often else 0.0
             near = HeldTable(often, table.dim, table.pooling * share, alone=num_ranks <= local)
             if often and near.alone:
@@ -111,6 +110,12 @@ def views(
                 rows_out.append(between)
         out.append(TablesView(merged(held[rank]), everywhere, asked, (*rows_out, *common)))
     return out
+
+
+def popular_rows(table: TableSpec, num_ranks: int, local: int, samples: int, popularity: float) -> int:
+    """Rows of a "hybrid" table that all of ``num_ranks`` have, each with ``samples`` at once."""
+    lookups = table.pooling * samples * num_ranks
+    return rows_above(_often(num_ranks, local), lookups, table.rows, popularity)
 
 
 def _often(num_ranks: int, local: int) -> float:

@@ -283,9 +283,9 @@ def _recipe(name: str) -> dict[str, Any] | None:
 
 
 def _is_model(name: str) -> bool:
-    from workloads.jobs import model_names
+    from workloads.jobs import is_named
 
-    return name in model_names()
+    return is_named(name)
 
 
 def _first(argument: T | None, in_file: T | None, default: T) -> T:
