@@ -8,7 +8,7 @@ import pytest
 
 from simcore.errors import InputError
 from tests.models.test_parameters import num_parameters
-from workloads.models.hugging_face import from_hugging_face
+from workloads.models.hugging_face import from_hugging_face, model_fields
 
 
 def _sizes(
@@ -94,11 +94,84 @@ CONFIGS: list[tuple[dict[str, Any], float]] = [
     ),
 ]  # fmt: skip
 
+#: (configuration, parameters that transformers 5.24 makes of it): each class's own sizes in few layers.
+MADE: list[tuple[dict[str, Any], int]] = [
+    (_sizes("ernie4_5", 4, 1024, 16, 3072, 103424, num_key_value_heads=2, head_dim=128), 162_538_496),
+    (_sizes("exaone4", 4, 4096, 32, 16384, 102400,
+            layer_types=[*["sliding_attention"] * 3, "full_attention"]), 1_912_640_512),
+    (_sizes("helium", 4, 2560, 20, 7040, 48000, head_dim=128), 566_909_440),
+    (_sizes("arcee", 4, 2560, 32, 18432, 32000, hidden_act="relu2"), 646_208_000),
+    (_sizes("ministral3", 4, 4096, 32, 14336, 131072, num_key_value_heads=8, head_dim=128), 1_946_193_920),
+    (_sizes("hunyuan_v1_dense", 4, 4096, 32, 11008, 290943, num_key_value_heads=8, head_dim=128),
+     3_092_280_320),
+    (_sizes("qwen3_moe", 4, 2048, 32, 6144, 151936, num_key_value_heads=4, moe_intermediate_size=768,
+            num_local_experts=128, num_experts_per_tok=8), 3_077_065_216),
+    (_sizes("qwen3_vl_moe_text", 4, 2048, 16, 5632, 151936, num_key_value_heads=16,
+            moe_intermediate_size=1408, num_experts=60, num_experts_per_tok=4, tie_word_embeddings=True),
+     2_454_965_248),
+    (_sizes("minimax_m2", 4, 3072, 48, 1536, 200064, num_key_value_heads=8, head_dim=128,
+            num_local_experts=256, num_experts_per_tok=8), 15_904_070_656),
+    ({"model_type": "solar_open", "num_hidden_layers": 4, "hidden_size": 4096, "num_attention_heads": 64,
+      "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 196608, "moe_intermediate_size": 1280,
+      "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8}, 10_030_714_880),
+    (_sizes("ernie4_5_moe", 4, 2560, 20, 12288, 103424, num_key_value_heads=4), 2_758_269_632),
+    (_sizes("hunyuan_v1_moe", 4, 1024, 32, 2048, 290943, num_key_value_heads=8, head_dim=128, num_experts=8,
+            moe_topk=2), 864_329_728),
+    (_sizes("hy_v3", 4, 4096, 64, 13312, 120832, num_key_value_heads=8, head_dim=128, num_experts=192,
+            num_experts_per_tok=8, moe_intermediate_size=1536, mlp_layer_types=["dense", *["sparse"] * 3]),
+     12_386_079_744),
+    (_sizes("dots1", 4, 4608, 32, 10944, 152064, num_key_value_heads=32, moe_intermediate_size=1408,
+            n_routed_experts=16, n_shared_experts=2, num_experts_per_tok=4, first_k_dense_replace=1),
+     2_943_780_480),
+    (_sizes("glm4_moe_lite", 4, 2048, 20, 10240, 154880, moe_intermediate_size=1536, n_routed_experts=64,
+            n_shared_experts=1, num_experts_per_tok=4, q_lora_rank=768, kv_lora_rank=512, qk_rope_head_dim=64,
+            qk_nope_head_dim=192, v_head_dim=256, mlp_layer_types=["dense", *["sparse"] * 3]), 2_625_002_496),
+]  # fmt: skip
+
 
 @pytest.mark.parametrize(("config", "expected"), CONFIGS, ids=lambda value: str(value)[:30])
 def test_published_count(config: dict[str, Any], expected: float) -> None:
     # Biases and norms that a class leaves out of one layer are a ten-thousandth.
     assert num_parameters(from_hugging_face(config)) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("config", "expected"), MADE, ids=lambda value: str(value)[:30])
+def test_a_few_layers_have_the_parameters_of_the_class(config: dict[str, Any], expected: int) -> None:
+    # Router's biases, which only balance, are a ten-millionth.
+    assert num_parameters(from_hugging_face(config)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_windows_are_those_of_layer_types() -> None:
+    near, far = "sliding_attention", "full_attention"
+    sizes = _sizes("qwen3", 4, 64, 4, 128, 512)
+    config = {**sizes, "model_type": "gemma3_text", "sliding_window": 16}
+    third = from_hugging_face({**config, "layer_types": [near, near, far, near]})
+    assert [third.window(layer) for layer in range(4)] == [16, 16, 0, 16]
+    assert from_hugging_face({**config, "layer_types": [far] * 4}).window(0) == 0
+    for kinds, why in (
+        ([far, near, near, near], "another order"),
+        ([near, "linear_attention"], "other than"),
+    ):
+        with pytest.raises(InputError, match=f"{why}.* are not modelled"):
+            from_hugging_face({**config, "layer_types": kinds})
+
+
+def test_what_lies_beside_the_text_is_left_out_and_said() -> None:
+    text = _sizes("qwen2_5_vl_text", 4, 64, 4, 128, 512)
+    whole = {
+        "model_type": "qwen2_5_vl",
+        "tie_word_embeddings": True,
+        "text_config": text,
+        "vision_config": {"depth": 2},
+    }
+    fields, remarks = model_fields(whole, "config.json")
+    assert fields["tied_embeddings"] and fields["qkv_bias"]
+    assert remarks == ("config.json: the model of texts alone; what vision_config says is left out",)
+
+
+def test_an_indexer_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"deepseek_v32.*choose which tokens.* are not modelled"):
+        from_hugging_face(_sizes("deepseek_v32", 4, 64, 4, 128, 512))
 
 
 def test_windows_and_blocks_are_those_of_the_class() -> None:

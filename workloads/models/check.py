@@ -12,7 +12,7 @@ from workloads.models.spec import ModelSpec
 
 def check_model(model: ModelSpec, where: str = "model") -> None:
     """InputError unless the dimensions fit each other."""
-    if not model.head_size:
+    if not model.head_size and model.mla is None:
         other = f"heads={_divisors(model.hidden, model.heads)}, or give head_size"
         multiple(f"{where}.hidden", model.hidden, "heads", model.heads, other)
     other = f"kv_heads={_divisors(model.heads, model.num_kv_heads)}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from workloads.models.hugging_face_values import Values
 
 
-def decoder(v: Values) -> dict[str, Any]:
+def decoder(v: Values, ffn: int | None = None) -> dict[str, Any]:
     """What Llama and its kin share: RMSNorm, rotary positions, a gated block, no biases."""
     return {
         "family": "llama",
@@ -20,7 +20,7 @@ def decoder(v: Values) -> dict[str, Any]:
         "heads": v.number("num_attention_heads"),
         "kv_heads": v.number("num_key_value_heads", 0, least=1),
         "head_size": v.number("head_dim", 0, least=1),
-        "ffn": v.number("intermediate_size"),
+        "ffn": v.number("intermediate_size", ffn),
         "vocab": v.number("vocab_size"),
         "gated": True,
         "activation": v.activation("hidden_act", "silu"),
@@ -33,21 +33,61 @@ def decoder(v: Values) -> dict[str, Any]:
     }
 
 
+def windows(v: Values, window: int, every: int = 0) -> dict[str, Any]:
+    """Which layers attend to the last ``window`` tokens alone: ``layer_types``, else all but each n-th.
+
+    Errors: InputError for layers of another kind, and for an order that is not "each n-th to everything".
+    """
+    kinds = v.kinds("layer_types")
+    if any(kind not in ("full_attention", "sliding_attention", "chunked_attention") for kind in kinds):
+        raise v.not_modelled("layer_types", "layers that do other than attend")
+    near = [kind == "sliding_attention" for kind in kinds]
+    if not any(near):
+        return {"sliding_window": 0} if near else {"sliding_window": window, "global_every": every}
+    if all(near):
+        return {"sliding_window": window}
+    every = near.index(False) + 1
+    if near != [(index + 1) % every != 0 for index in range(len(near))]:
+        raise v.not_modelled("layer_types", "windows in another order than all layers but each n-th")
+    return {"sliding_window": window, "global_every": every}
+
+
 def windowed(v: Values) -> dict[str, Any]:
     """Llama's with a sliding window, unless it is switched off."""
     window = v.number("sliding_window", 0)
-    return {**decoder(v), "sliding_window": window * v.flag("use_sliding_window", default=True)}
+    return {**decoder(v), **windows(v, window * v.flag("use_sliding_window", default=True))}
 
 
 def qwen2(v: Values) -> dict[str, Any]:
     """Llama's with biases on queries, keys and values; the window only where it is switched on."""
     window = v.number("sliding_window", 0) * v.flag("use_sliding_window", default=False)
-    return {**decoder(v), "qkv_bias": True, "sliding_window": window}
+    return {**decoder(v), "qkv_bias": True, **windows(v, window)}
 
 
 def qwen3(v: Values) -> dict[str, Any]:
     """Llama's with norms of queries and keys."""
     return {**decoder(v), "qk_norm": "head"}
+
+
+def _ernie4_5(v: Values) -> dict[str, Any]:
+    biased = v.flag("use_bias", default=False)
+    tied = v.flag("tie_word_embeddings", default=True)
+    return {**decoder(v), "bias": biased, "qkv_bias": biased or None, "tied_embeddings": tied}
+
+
+def _internlm3(v: Values) -> dict[str, Any]:
+    biased = v.flag("qkv_bias", default=False)
+    return {**decoder(v), "bias": v.flag("bias", default=False), "qkv_bias": biased or None}
+
+
+def _exaone4(v: Values) -> dict[str, Any]:
+    """Norms of queries and keys, and of a sublayer's output in place of its input."""
+    return {**qwen3(v), **windows(v, v.number("sliding_window", 4096))}
+
+
+def _arcee(v: Values) -> dict[str, Any]:
+    """Llama's with one product and a squared ReLU in place of the gated block."""
+    return {**decoder(v), "gated": False, "activation": v.activation("hidden_act", "relu2")}
 
 
 def _gemma(v: Values) -> dict[str, Any]:
@@ -63,16 +103,14 @@ def _gemma2(v: Values) -> dict[str, Any]:
     return {
         **_gemma(v),
         "post_norms": True,
-        "sliding_window": v.number("sliding_window", 4096),
-        "global_every": 2,
+        **windows(v, v.number("sliding_window", 4096), 2),
     }
 
 
 def _gemma3(v: Values) -> dict[str, Any]:
     return {
         **_gemma(v), "post_norms": True, "qk_norm": "head",
-        "sliding_window": v.number("sliding_window", 4096),
-        "global_every": v.number("sliding_window_pattern", 6),
+        **windows(v, v.number("sliding_window", 4096), v.number("sliding_window_pattern", 6)),
     }  # fmt: skip
 
 
@@ -257,9 +295,9 @@ def _cohere(v: Values) -> dict[str, Any]:
 
 def _cohere2(v: Values) -> dict[str, Any]:
     return {
-        **_cohere(v), "sliding_window": v.number("sliding_window", 4096),
-        "global_every": v.number("sliding_window_pattern", 4),
-    }  # fmt: skip
+        **_cohere(v),
+        **windows(v, v.number("sliding_window", 4096), v.number("sliding_window_pattern", 4)),
+    }
 
 
 def _glm4(v: Values) -> dict[str, Any]:
@@ -269,8 +307,13 @@ def _glm4(v: Values) -> dict[str, Any]:
 #: model_type -> the description of its configuration.
 FAMILIES: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
     "llama": decoder, "granite": decoder, "smollm3": decoder, "seed_oss": decoder, "internlm2": decoder,
-    "glm": decoder, "glm4": _glm4, "mistral": windowed, "phi3": windowed, "qwen2": qwen2, "qwen3": qwen3,
+    "helium": decoder, "internlm3": _internlm3, "ernie4_5": _ernie4_5, "exaone4": _exaone4, "arcee": _arcee,
+    "glm": decoder, "glm4": _glm4, "glm4v_text": lambda v: {**_glm4(v), "qkv_bias": True},
+    "mistral": windowed, "ministral": windowed, "ministral3": windowed, "phi3": windowed,
+    "qwen2": qwen2, "qwen2_vl": qwen2, "qwen2_vl_text": qwen2, "qwen2_5_vl": qwen2, "qwen2_5_vl_text": qwen2,
+    "qwen3": qwen3, "qwen3_vl_text": qwen3, "hunyuan_v1_dense": qwen3,
     "gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3, "olmo": _layer_normed,
+    "vaultgemma": lambda v: {**_gemma2(v), "post_norms": False},
     "olmo2": lambda v: {**decoder(v), "qk_norm": "all"}, "olmo3": lambda v: {**windowed(v), "qk_norm": "all"},
     "nemotron": _nemotron, "stablelm": _stablelm, "cohere": _cohere, "cohere2": _cohere2,
     "gpt2": _gpt2, "gptj": _gptj, "gpt_neo": _gpt_neo, "gpt_neox": _gpt_neox, "gpt_bigcode": _gpt_bigcode,

@@ -51,12 +51,17 @@ class Values:
         self._asked.add(key)
         return self._config.get(key)
 
-    def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """An integer of at least ``least`` where it is given; None (null) counts as missing."""
+    def number(self, key: str, default: int | None = None, *, least: int = 0, or_key: str = "") -> int:
+        """An integer of at least ``least`` where it is given; None (null) counts as missing.
+
+        ``or_key``: the same in another version of the configuration's class.
+        """
         value = self._value(key)
+        if value is None and or_key and (value := self._value(or_key)) is not None:
+            key = or_key
         value = default if value is None else value
         if value is None:
-            raise InputError(f"{self._where}: key {key!r} is missing{nearest(key, self._config)}")
+            raise self._missing(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._wrong(key, "a whole number", value)
         if value < least and self._config.get(key) is not None:
@@ -77,17 +82,18 @@ class Values:
         value = self._value(key)
         value = default if value is None else value
         if value is None:
-            raise InputError(f"{self._where}: key {key!r} is missing{nearest(key, self._config)}")
+            raise self._missing(key)
         if not isinstance(value, str):
             raise self._wrong(key, "a string", value)
         return value
 
-    def inner(self, key: str) -> Values:
-        """The values of a configuration inside this one; none where it is missing."""
+    def inner(self, key: str, *shared: str) -> Values:
+        """Values of a configuration inside this one, ``shared`` ones also from here; none if missing."""
         value = self._value(key)
         value = {} if value is None else value
         if not isinstance(value, Mapping):
             raise self._wrong(key, "an object", value)
+        value = {**{name: self._config[name] for name in shared if name in self._config}, **value}
         self._inner.append(Values(value, f"{self._where}: {key}"))
         return self._inner[-1]
 
@@ -105,7 +111,25 @@ class Values:
         if value is not None and not isinstance(value, list):
             raise self._wrong(key, "a list", value)
         if value:
-            raise InputError(f"{self._where}: {key} = {str(value)[:80]}: {what} are not modelled")
+            raise self.not_modelled(key, what)
+
+    def last(self, key: str, layers: int, what: str) -> None:
+        """InputError unless it is the last of ``layers``, -1 or missing: ``what`` else is not modelled."""
+        if self._value(key) not in (None, -1, layers - 1):
+            raise self.not_modelled(key, what)
+
+    def kinds(self, key: str) -> list[str]:
+        """What each layer is, by a name; empty where it is not said."""
+        value = self._value(key) or []
+        if not isinstance(value, list) or not all(isinstance(kind, str) for kind in value):
+            raise self._wrong(key, "a list of strings", value)
+        return value
+
+    def not_modelled(self, key: str, what: str) -> InputError:
+        """That ``what`` a key says is not modelled."""
+        return InputError(
+            f"{self._where}: {key} = {str(self._config.get(key))[:80]}: {what} are not modelled"
+        )
 
     def labels(self) -> int:
         """How many classes there are; the configuration's default is two."""
@@ -122,6 +146,10 @@ class Values:
                 f"{self._where}: {key}: unknown activation {name!r}{nearest(name, _ACTIVATIONS)}"
             )
         return _ACTIVATIONS[name]
+
+    def _missing(self, key: str) -> InputError:
+        said = " (null)" if key in self._config else nearest(key, self._config)
+        return InputError(f"{self._where}: key {key!r} is missing{said}")
 
     def _wrong(self, key: str, expected: str, value: object) -> InputError:
         return InputError(f"{self._where}: {key} must be {expected}, not {repr(value)[:80]}")
