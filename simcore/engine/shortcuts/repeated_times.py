@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Played:
+class PlayedRank:
     """One rank's times in a shortened job, ps since its host began: ``copy`` is the repetition of its
     ``program`` that comes again and again in the whole job, each time ``period_ps`` later.
     """
@@ -76,7 +76,7 @@ class RepeatedRank:
     ``base_ps``; all ``num_ops`` have ended at ``step_ps``.
     """
 
-    played: Played
+    played: PlayedRank
     costs: HostCosts
     begin_ps: IntArray
     base_ps: IntArray

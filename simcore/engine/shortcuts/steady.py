@@ -37,7 +37,7 @@ import numpy.typing as npt
 from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
-from simcore.engine.shortcuts.repeated_times import Played, RepeatedRank, RepeatedTimes
+from simcore.engine.shortcuts.repeated_times import PlayedRank, RepeatedRank, RepeatedTimes
 from simcore.engine.shortcuts.repeats import KEPT, shortened
 from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
@@ -291,7 +291,7 @@ def whole_result(
                 )
             if began := 0 if begin_ps is None else int(begin_ps[c]):
                 times = RankTimes(times.ready_ps - began, times.start_ps - began, times.end_ps - began)
-            played = Played(short, program, steady.copy[c], int(steady.period_ps[c]), times)
+            played = PlayedRank(short, program, steady.copy[c], int(steady.period_ps[c]), times)
             found = played.checked(costs, *hosts[costs])
             if found is None:
                 return None
