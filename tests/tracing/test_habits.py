@@ -328,3 +328,10 @@ def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     cut = layers * (12 * width**2 + 7 * width) + 2 * vocab * width
     whole = layers * 6 * width + 2 * width + 32 * width
     assert reduced == 4 * (cut // 2 + whole)
+
+
+@pytest.mark.parametrize("habit", ["defaults", "counted"])
+def test_what_programs_ask_of_their_node_and_devices(pool: WorkerPool, tmp_path: Path, habit: str) -> None:
+    (found,) = trace(pool, habit, tmp_path, script="around").values()
+    assert found.memory.parameters == 4 * (4 * 4 + 4)
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)

@@ -98,6 +98,35 @@ def sampled(model):
         optimizer.step()
 
 
+def defaults(_):
+    """A default type, a default device and a device of a block make tensors on the GPU."""
+    with torch.device("cuda"):
+        assert torch.tensor([1]).is_cuda and torch.zeros(1).is_cuda
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+    made = torch.Tensor([1.0, 2.0])
+    assert made.is_cuda and torch.tensor([1.0]).is_cuda and nn.Linear(2, 2).weight.is_cuda
+    assert isinstance(made, torch.cuda.FloatTensor) and not isinstance(made, torch.cuda.HalfTensor)
+    assert made.type() == "torch.cuda.FloatTensor" and torch.arange(3).tolist() == [0, 1, 2]
+    train(nn.Linear(4, 4))
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert not torch.Tensor([1.0]).is_cuda and not torch.zeros(1).is_cuda
+
+
+def counted(_):
+    """A program counts the GPUs of its node itself."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES") or os.popen("nvidia-smi -L").read()
+    assert len(listed.strip().split("\n")) == torch.cuda.device_count() == 2
+    train(nn.Linear(4, 4).cuda())
+
+
+def train(model):
+    """Three steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
 class Samples(Dataset):
     def __len__(self):
         return 8

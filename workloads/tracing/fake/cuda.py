@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import empty
+from torch.utils._device import _device_constructors
 
-from workloads.tracing.fake import cuda_graphs, streams, visible_devices
+from workloads.tracing.fake import cuda_graphs, legacy_types, streams, visible_devices
 
 #: What the program is told about its GPU.  Frameworks branch on the compute capability only.
 DEVICE_PROPERTIES: dict[str, Any] = {
@@ -49,17 +49,6 @@ fused_region: Callable[[str], contextlib.AbstractContextManager[None]] | None = 
 _CUDA_VERSION = "12.8"
 _NCCL_VERSION = 2 << 32 | 28 << 16 | 9
 
-_LEGACY_TYPES = {
-    "Float": torch.float32,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Double": torch.float64,
-    "Int": torch.int32,
-    "Long": torch.int64,
-    "Byte": torch.uint8,
-    "Bool": torch.bool,
-}
-
 
 def install() -> None:
     """Patch ``torch.cuda``, ``torch.accelerator`` and the entry points below them, once per process."""
@@ -73,8 +62,7 @@ def install() -> None:
     _patch_accelerator()
     _patch_tensor_methods()
     _patch_compilers()
-    for name, dtype in _LEGACY_TYPES.items():
-        setattr(torch.cuda, f"{name}Tensor", _legacy_constructor(dtype))
+    legacy_types.install()
 
 
 def _set(module: Any, **functions: object) -> None:
@@ -236,21 +224,9 @@ def _patch_tensor_methods() -> None:
     torch.Tensor.record_stream = _always(None)  # type: ignore[method-assign,assignment]
     torch.Tensor.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
     torch.UntypedStorage.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
+    _device_constructors()  # as `with torch.device("cuda"):` knows them, remembered before one is replaced
     _set(torch, tensor=_not_pinned(torch.tensor))
     _set(torch.Tensor, new_tensor=_not_pinned(torch.Tensor.new_tensor))
-    _set(torch.Tensor, type=_knowing_legacy_types(torch.Tensor.type))
-
-
-def _knowing_legacy_types(cast: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(cast)
-    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
-            dtype = getattr(torch.cuda, dtype.removeprefix("torch.cuda."), dtype)
-        if isinstance(dtype, type) and dtype.__name__ == "LegacyTensor":
-            return self.to("cuda", dtype.dtype)  # type: ignore[attr-defined]
-        return cast(self, dtype, *args, **kwargs)
-
-    return type_
 
 
 def _not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,16 +289,3 @@ def _patch_compilers() -> None:
         return model if isinstance(model, torch.nn.Module) else compiled(model)
 
     _set(torch.jit, script=scripted)
-
-
-def _legacy_constructor(dtype: torch.dtype) -> type:
-    class LegacyTensor:
-        """``torch.cuda.FloatTensor`` and its kin."""
-
-        def __new__(cls, *args: Any) -> Any:
-            if len(args) == 1 and not isinstance(args[0], int | torch.Size):
-                return torch.as_tensor(args[0], dtype=dtype, device="cuda")
-            return empty(*args, dtype=dtype, device="cuda")
-
-    LegacyTensor.dtype = dtype  # type: ignore[attr-defined]
-    return LegacyTensor

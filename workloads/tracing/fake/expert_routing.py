@@ -77,7 +77,7 @@ class ExpertRouting:
         chosen = assign(token_counts(self.shares(experts), tokens, top_k), tokens, top_k)
         self._known.routed = True
         with _disable_current_modes():
-            real = zeros(tokens, experts, dtype=routes.dtype)
+            real = zeros(tokens, experts, dtype=routes.dtype, device="cpu")
             real.scatter_(1, torch.from_numpy(chosen), 1)
         attach(routes, real)
 

@@ -99,7 +99,7 @@ def read_values(tensor: torch.Tensor) -> torch.Tensor:
         return known
     answer = read_scalar(tensor) if tensor.numel() else 0
     with torch._C._DisableTorchDispatch():
-        return full(tensor.shape, answer, dtype=tensor.dtype)
+        return full(tensor.shape, answer, dtype=tensor.dtype, device="cpu")
 
 
 def routing_exponent(scores: torch.Tensor, default: float) -> float:
@@ -314,7 +314,7 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _random_state(*_args: object, **_kwargs: object) -> torch.Tensor:
-    return zeros(16, dtype=torch.uint8)
+    return zeros(16, dtype=torch.uint8, device="cpu")
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:

@@ -85,7 +85,7 @@ def values_of(tensor: Any) -> torch.Tensor | None:
     if held is None or tensor.is_conj() or tensor.is_neg():
         return None
     with torch._C._DisableTorchDispatch(), torch.no_grad():
-        return empty(0, dtype=tensor.dtype).set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return _on_host(0, tensor.dtype).set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def presumed(tensor: torch.Tensor) -> bool | None:
@@ -106,7 +106,7 @@ def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False
     storage = tensor.untyped_storage()
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         if not shared:
-            held = empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
+            held = _on_host(storage.nbytes() // tensor.element_size(), tensor.dtype)
             held.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(values)
             values = held
         setattr(storage, _VALUES, values.untyped_storage())
@@ -115,7 +115,7 @@ def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False
 def remember_value(tensor: torch.Tensor, value: float) -> None:
     """Every element of ``tensor``, which is all of its storage, is ``value``."""
     with torch._C._DisableTorchDispatch():
-        values = full(tensor.shape, value, dtype=tensor.dtype)
+        values = full(tensor.shape, value, dtype=tensor.dtype, device="cpu")
     remember(tensor, values)
 
 
@@ -210,6 +210,11 @@ def shaped_like(real: Any, device: torch.device) -> Any:
     return type(real)(shaped_like(one, device) for one in real)
 
 
+def _on_host(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Memory of the host, wherever the program makes its own by default (``torch.set_default_device``)."""
+    return empty(shape, dtype=dtype, device="cpu")
+
+
 def _is_known(tensor: torch.Tensor) -> bool:
     if not isinstance(tensor, FakeTensor):
         return tensor.device.type == "cpu"
@@ -223,7 +228,7 @@ def _give_memory(tensor: torch.Tensor) -> None:
     storage = tensor.untyped_storage()
     if tensor.numel() and storage.nbytes() == tensor.numel() * tensor.element_size():
         with torch._C._DisableTorchDispatch():
-            setattr(storage, _VALUES, empty(tensor.numel(), dtype=tensor.dtype).untyped_storage())
+            setattr(storage, _VALUES, _on_host(tensor.numel(), tensor.dtype).untyped_storage())
 
 
 def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -267,7 +272,7 @@ def _are_copies(one: Any, other: Any) -> bool:
 def _real(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         known = values_of(value)  # zeros like what is not known are zeros of its shape
-        return empty(value.shape, dtype=value.dtype) if known is None else known
+        return _on_host(value.shape, value.dtype) if known is None else known
     if isinstance(value, list | tuple):
         return type(value)(map(_real, value))
     return torch.device("cpu") if isinstance(value, torch.device) else value

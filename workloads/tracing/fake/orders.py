@@ -33,7 +33,7 @@ def choose(base: str, args: Any, kwargs: dict[str, Any], result: Any, known: Kno
     if host_values.ask is not None:
         host_values.ask("order", chosen, 0.0)
     with torch._C._DisableTorchDispatch():
-        order = arange(count)
+        order = arange(count, device="cpu")
         if count < entries:
             order = (order + 1) * entries // (count + 1)
         shape = [1] * chosen.dim()

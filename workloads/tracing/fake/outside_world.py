@@ -87,7 +87,7 @@ def _with_answers(original: Callable[..., None]) -> Callable[..., None]:
         words = args.split() if isinstance(args, str) else [os.fspath(one) for one in args]
         text = "24 80" if words == ["stty", "size"] else ""
         if words[:1] == ["nvidia-smi"] and shutil.which("nvidia-smi") is None:
-            text = _smi(next((one.partition("=")[2] for one in words if one.startswith("--query-gpu=")), ""))
+            text = _smi(words)
         if text:
             args, options = [sys.executable, "-S", "-c", f"print({text!r})"], {**options, "shell": False}
         original(self, args, *others, **options)
@@ -95,8 +95,12 @@ def _with_answers(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _smi(asked: str) -> str:
+def _smi(words: list[str]) -> str:
     known = {"name": DEVICE_PROPERTIES["name"], "memory.total": DEVICE_PROPERTIES["total_memory"] >> 20}
+    if "-L" in words or "--list-gpus" in words:
+        each = (f"GPU {index}: {known['name']} (UUID: GPU-{index})" for index in range(visible_devices.count))
+        return "\n".join(each)
+    asked = next((one.partition("=")[2] for one in words if one.startswith("--query-gpu=")), "")
     if not asked:
         return f"NVIDIA-SMI: {visible_devices.count} x {known['name']}"
     lines = (", ".join(str(known.get(field.strip(), 0)) for field in asked.split(",")),)

@@ -7,6 +7,7 @@ and never calls it.  Here stands what would read values or talk to a peer outsid
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,6 +124,8 @@ def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int 
         MASTER_ADDR="localhost",
         MASTER_PORT="1",
     )
+    if shutil.which("nvidia-smi") is None:  # nothing to hide: programs count what this lists
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
 def on_host(group: Any) -> bool:
