@@ -31,6 +31,7 @@ bytes per clock and SM: the same guide, shared memory (32 banks of 4 bytes).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,8 @@ def estimate_attention(
     ``windowed``: ``seq_k`` is how many keys each query sees, up to its own.
     """
     p = parameters
+    if backward and p.backward_wide_share and np.all(head_dim > p.wide_head_dim):
+        p = replace(p, wide_share=p.backward_wide_share)
 
     def of(dim: FloatArray, tile_q: int, sms_of_block: int = 1) -> FloatArray:
         score = score_seconds(

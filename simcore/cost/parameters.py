@@ -81,7 +81,7 @@ class AttentionParameters:
     backward.  ``prologue_s``: start cost.  ``wide_share``: of the math efficiency that is left for heads
     wider than ``wide_head_dim``, whose accumulators fill the registers.  ``wide_tile_q``: ``tile_q`` of
     those heads (0: the same): two tiles' accumulators of them do not fit.  ``wide_pairs``: where SMs are idle
-    two of them share a block of wide heads.
+    two of them share a block of wide heads.  ``backward_wide_share``: that share in backward (0: the same).
     ``step_s``: least time that a block takes for a step, whose scores, softmax and values wait for each
     other.  ``softmax_instructions``: of CUDA cores for a score in forward beside the exponential: scale less
     maximum (a multiply-add), running maximum, running sum, half a conversion to 16 bits (two at a time).
@@ -103,6 +103,7 @@ class AttentionParameters:
     source: str
     wide_tile_q: int = 0
     wide_pairs: bool = False
+    backward_wide_share: float = 0.0
     step_s: float = 0.0
     softmax_instructions: float = 3.5
 

@@ -220,6 +220,8 @@ def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     name = "blockwise_gemm" if "1x128" in columns["op"] or "1x128" in columns["notes"] else "gemm"
     if "torch_flow" in columns["notes"] and dtype.startswith("float4"):
         name = "cutlass_gemm"  # TensorRT-LLM's own
+    if wide := _summed(columns):
+        name = f"wgrad_{name}_accum"
     shapes = ((m, k), (k, n))
     each, warm = operand_bytes(dtype, name), 0
     kept = _KEPT_IN_L2 * load_gpu(profile_of(columns["gpu"])).l2_bytes
@@ -231,18 +233,37 @@ def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
         warm = int(min(max(0.0, kept - each * n * k - 2 * m * n), each * m * k))
     return (
         KernelShape(
-            name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True, warm_bytes=warm
+            name,
+            "gemm",
+            dtype,
+            shapes,
+            ((m, n),),
+            flops=2 * m * n * k,
+            replayed=True,
+            warm_bytes=warm,
+            bytes_written=wide * m * n,
         ),
     )
 
 
+def _summed(columns: dict[str, str]) -> int:
+    """Bytes of an element of the sum that a weight gradient is added to; 0 for other products."""
+    return 4 if "added to fp32" in columns["notes"] else 2 if "added to bf16" in columns["notes"] else 0
+
+
 def _grouped(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
-    """``groups`` products of ``m`` rows each in one launch (DeepGEMM's, whose fp8 is scaled by blocks)."""
+    """``groups`` products of ``m`` rows each: DeepGEMM's one launch, whose fp8 is scaled by blocks, or
+    Transformer Engine's, each for itself on several streams.
+    """
     m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
-    shapes = ((groups, m, k), (groups, k, n))
-    name = "blockwise_grouped_gemm"
-    flops = 2 * groups * m * n * k
-    return (KernelShape(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=flops, replayed=True),)
+    each = columns["op"] == "grouped gemm TE"
+    name, wide = "grouped_gemm" if each else "blockwise_grouped_gemm", _summed(columns)
+    kernel = KernelShape(
+        f"{name}_wgrad_accum" if wide else name, "bgemm", dtype, ((groups, m, k), (groups, k, n)),
+        ((groups, m, n),), flops=2 * groups * m * n * k, replayed=not each,
+        bytes_written=wide * groups * m * n,
+    )  # fmt: skip
+    return (kernel,)
 
 
 def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[KernelShape, ...], float]:
