@@ -52,8 +52,8 @@ _ROW_CLOCKS: Final = 24.0
 #: Clocks of an SM that a row of 128 columns takes HugeCTR's kernels: a warp (a block of four in the hybrid
 #: embedding, 16 to an SM) reads where a key stands, the key, where its row lies, and the row, one after the
 #: other, 262 clocks each from L2 and 466 from HBM (A100, arXiv 2402.13499): 78 of 16 blocks.  Fitted to
-#: MLPerf's 73 runs of DLRM and DCN-v2 with NVLink, of 50 to 90 in steps of 10.
-_HUGECTR_CLOCKS: Final = 70.0
+#: MLPerf's 73 runs of DLRM and DCN-v2 with NVLink, of 65 to 85 in steps of 5.
+_HUGECTR_CLOCKS: Final = 75.0
 _ROW_COLUMNS: Final = 128
 #: Bits of a key that one pass of a radix sort takes, and bytes of its place (CUB onesweep: each pass reads
 #: and writes both; one more reading counts digits).

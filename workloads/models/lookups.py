@@ -135,6 +135,24 @@ def _lookup(at: Passage, spec: TablesSpec, held: Sequence[HeldTable], dtype: str
     return replace(kernel, bytes_read=read, dtype=dtype)
 
 
+def sorts_keys(at: Passage, spec: TablesSpec, view: TablesView) -> bool:
+    """Whether an update needs its keys sorted; places of rows that are alone are known (sorted_out)."""
+    optimizer = spec.optimizer or at.shard.optimizer
+    atomic = at.shard.software.table_update == "atomic" and optimizer == "sgd"
+    return bool(view.held) and not atomic and not any(one.alone for one in view.held)
+
+
+def key_sort(at: Passage, view: TablesView, dtype: str) -> KernelLaunch:
+    """Equal keys side by side."""
+    count = sum(key.numel for key in keys_of_batch(view.held, at.batch))
+    rows, key = sum(one.count * one.rows for one in view.held), at.shard.software.key_dtype
+    fbgemm = at.shard.software.table_kernels == "fbgemm"
+    return compute(
+        f"key_sort{'.fbgemm' if fbgemm else ''}", [Tensor((count,), key), Tensor((rows, 1), dtype)],
+        [Tensor((count,), key)], op_class="key_sort", module=at.module,
+    )  # fmt: skip
+
+
 def update(
     at: Passage, op: Op, spec: TablesSpec, view: TablesView, dtype: str, wire: str, *, awaits: tuple[str, ...]
 ) -> None:
@@ -148,19 +166,11 @@ def update(
     if how == "atomic" and optimizer != "sgd":
         how = "fused"
     launches: list[KernelLaunch] = []
-    if how != "atomic" and not any(one.alone for one in view.held):  # places of those are known (sorted_out)
-        count = sum(key.numel for key in keys)
-        rows, key = sum(one.count * one.rows for one in view.held), at.shard.software.key_dtype
-        fbgemm = at.shard.software.table_kernels == "fbgemm"
-        launches.append(
-            compute(
-                f"key_sort{'.fbgemm' if fbgemm else ''}",
-                [Tensor((count,), key), Tensor((rows, 1), dtype)],
-                [Tensor((count,), key)],
-                op_class="key_sort",
-                module=at.module,
-            )
-        )
+    if sorts_keys(at, spec, view):
+        if at.shard.software.keys_sorted == "forward":
+            awaits = (*awaits, f"{at.module}.sorted")
+        else:
+            launches.append(key_sort(at, view, dtype))
     columns, single = STATES.get(optimizer, (0, 0))
     states = [
         Tensor((one.count * one.rows, columns * one.dim + single), "float32")

@@ -52,9 +52,9 @@ class SoftwareSpec(Frozen):
     for a batch norm, the residual sum and the activation behind it.
     ``lookup_kernels``: one for all tables of a rank, one each, or what TensorFlow's feature columns make of
     each ("columns"); ``table_kernels``: FBGEMM's, HugeCTR's, or such as share lookups out evenly;
-    ``table_update``, ``keys_ahead``: see Note [Lookups] of ``kinds/tables.py``; ``embedding_output``: the
-    dtype of sums of rows, which travel; ``one_shot_sms``: gradients are added up by a kernel of so many SMs
-    (0: by NCCL), see ``simcore/collectives/kinds/all_reduce.py``.
+    ``table_update``, ``keys_ahead``, ``keys_sorted``: see Note [Lookups] of ``kinds/tables.py``;
+    ``embedding_output``: the dtype of sums of rows, which travel; ``one_shot_sms``: gradients are added up by
+    a kernel of so many SMs (0: by NCCL), see ``simcore/collectives/kinds/all_reduce.py``.
     ``key_dtype``: that of keys, of which each GPU gets its own samples' from the host, or all
     (``keys_whole``).  ``fused_interaction``: one kernel for products of features, or for a cross.
     ``weight_gradients_late``: they are put off, see ``workloads/parallel/put_off.py``.
@@ -146,6 +146,7 @@ class SoftwareSpec(Frozen):
     embedding_output: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     key_dtype: Literal["int64", "int32"] = "int64"
     keys_ahead: bool = False
+    keys_sorted: Literal["forward", "backward"] = "backward"
     weight_gradients_late: bool = False
     keys_whole: bool = False
     fused_interaction: bool = False

@@ -10,8 +10,8 @@ Note [Lookups]
     An update is one of: "fused" (keys sorted, sums and the optimizer in one kernel: FBGEMM, HugeCTR),
     "sorted" (sums are written, then an optimizer reads them: sparse tensors of PyTorch, IndexedSlices of
     TensorFlow), "atomic" (each lookup's gradient is added where the row lies, SGD alone) or "dense"
-    (gradients as large as the table).  Copied tables have dense gradients, which are reduced as those of
-    other parameters.
+    (gradients as large as the table).  Keys are sorted within it, or in "forward" beside what comes behind
+    the lookup (HugeCTR).  Copied tables have dense gradients, which are reduced as those of other parameters.
 """
 
 from __future__ import annotations
@@ -22,14 +22,25 @@ from typing import Final
 
 from simcore.errors import InputError
 from workloads.models.listed import BlockKind, Passage, register
-from workloads.models.lookups import LEFT, TablesSpec, copied, lists_kept, lookups, sorted_out, update
+from workloads.models.lookups import (
+    LEFT,
+    TablesSpec,
+    copied,
+    key_sort,
+    lists_kept,
+    lookups,
+    sorted_out,
+    sorts_keys,
+    update,
+)
 from workloads.models.op_tape import TapedLaunch
 from workloads.models.tables import WIDE_NAMES, Exchange, TablesView, keys_of_batch, whole_view
 from workloads.models.tensors import Tensor, collective, compute
 
-#: The stream of exchanged rows, and that of keys of the next batch.
+#: Streams of exchanged rows, of keys of the next batch, and of keys that are sorted ahead.
 ROWS_STREAM: Final = "rows"
 KEYS_STREAM: Final = "keys"
+INDEX_STREAM: Final = "index"
 
 
 def _tables(at: Passage, spec: TablesSpec) -> None:
@@ -78,6 +89,9 @@ def _held(at: Passage, spec: TablesSpec, view: TablesView, dtype: str, wire: str
         last = number == len(kernels) - 1
         kept = sum(key.num_bytes for key in keys) if last and trains else 0
         op.launch(TapedLaunch(kernel, looked if last else None, role="weight", saved_inputs=kept))
+    if trains and software.keys_sorted == "forward" and sorts_keys(at, spec, view):
+        kernel = replace(key_sort(at, view, dtype), stream=INDEX_STREAM, leaves=f"{at.module}.sorted")
+        op.launch(TapedLaunch(kernel, None, (looked,)))
     for number, exchange in enumerate(view.rows_out):
         there = f"{at.module}.rows" if number == len(view.rows_out) - 1 else ""
         sent = Tensor((max(1, round(exchange.elements * at.batch)),), wire)
