@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simcore.clock import Clock
@@ -106,22 +107,28 @@ class Communicators:
             raise GraphError(f"rank {rank} {what} in group {call.group!r}")
         return place
 
-    def is_alone(self, rank: int, call: Call) -> bool:
-        """Whether a representative meets nobody but itself in a call, over links that are its own."""
+    def company(self, rank: int, call: Call) -> frozenset[int]:
+        """The representatives that meet in a call of one of them, over links that are theirs alone; nobody
+        where it takes other links.
+        """
+        company = frozenset(self._met(rank, call))
+        ports = set().union(*(self._quotient.ports(other) for other in company))
+        links = self.of(rank, call).plan(call).links if company else ()
+        return company if all(use.link in ports for use in links) else frozenset()
+
+    def _met(self, rank: int, call: Call) -> tuple[int, ...]:
         receives = call.kind is OpKind.RECV
         delta = -call.peer_delta % self._groups[call.group].size if receives else call.peer_delta
-        if not self._quotient.is_alone(rank, call.group, delta, receives=receives):
-            return False
-        ports = self._quotient.ports(rank)
-        return all(use.link in ports for use in self.of(rank, call).plan(call).links)
+        return self._quotient.company(rank, call.group, delta, receives=receives)
 
     def ports(self, rank: int) -> dict[int, int]:
         """Number of each link that a representative alone uses."""
         return self._quotient.ports(rank)
 
     def apart(self, rank: int, call: Call, network: Network, clock: Clock) -> Communicator:
-        """The communicator of a call on a network of its own."""
-        return Communicator(self.place(rank, call), self._quotient, network, clock)
+        """The communicator of a call on a network of its own, where others arrive when ``rank`` does."""
+        place = replace(self.place(rank, call), num_arrivals=self._met(rank, call).count(rank))
+        return Communicator(place, self._quotient, network, clock)
 
     def of(self, rank: int, call: Call) -> Communicator:
         """The communicator that a call of ``rank`` runs on."""

@@ -69,14 +69,16 @@ class Quotient:
         ranks = tuple(self.partition.relations[number].members[instance].tolist())
         return Membership(number, group_class, ranks, len(self._arrivals[number][group_class]))
 
-    def is_alone(self, rank: int, group: str, delta: int = 0, *, receives: bool = False) -> bool:
-        """Whether a representative meets nobody but itself in a group, or at the ends of a pair."""
+    def company(self, rank: int, group: str, delta: int = 0, *, receives: bool = False) -> tuple[int, ...]:
+        """The representatives that meet in a representative's group, or at the ends of its pair, itself among
+        them, each as often as it arrives there.  Nobody where it is in none.
+        """
         number = self._number.get((group, delta))
         instance = -1 if number is None else int(self._ends[number][int(receives)][rank])
         if number is None or instance < 0:
-            return False
+            return ()
         group_class = int(self.partition.instance_class[number][instance])
-        return all(other == rank for other, _ in self._arrivals[number][group_class])
+        return tuple([other for other, _ in self._arrivals[number][group_class]])
 
     def ports(self, rank: int) -> dict[int, int]:
         """Links that belong to a rank's GPU alone, numbered."""

@@ -104,8 +104,32 @@ def test_a_node_of_slower_gpus():
     ],
 )
 def test_ranks_that_differ(broken):
-    # Two classes meet in each tensor-parallel group: no cell is anybody's own, and none may be taken for one.
+    # Two classes meet in a tensor-parallel group: what the link does to one of them it does not do to the
+    # others at the same instant.
     both(pipeline(), jobs.topology(8, link_overrides=broken))
+    both(two_stages(), jobs.topology(2, link_overrides=broken), fold=False)
+
+
+def two_stages():
+    return jobs.pipeline(one_f_one_b(2, 20), tp=8, dp=1)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_members_of_a_group_that_are_classes_of_their_own(fold):
+    # The first of each group has a GPU of its own number: a class of its own.  Without folding all are.
+    graph, where = two_stages(), jobs.topology(2)
+    alike = run(graph, where)
+    first = jobs.slow_ranks(where, graph.world_size, 1.0, range(0, graph.world_size, 8))
+    parted, _ = both(graph, where, variants=first, fold=fold)
+    assert len(parted.times) == (2 * len(alike.times) if fold else graph.world_size)
+    assert parted.answered.cells / len(parted.times) > 0.9 * alike.answered.cells / len(alike.times) > 0
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("slow", [[3], [9, 10], range(12, 16)])
+def test_slow_members_of_a_group(slow, fold):
+    graph, where = two_stages(), jobs.topology(2)
+    both(graph, where, variants=jobs.slow_ranks(where, graph.world_size, 1.3, slow), fold=fold)
 
 
 def test_messages_that_pass_ports_of_cells():

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 #: Columns of a rank's record: (ready, start, end) by item, and from this one on (start, end) by op.
 FIRST_OF_OPS: Final = 3
 NUM_COLUMNS: Final = 5
+#: Stands for the plan of a call whose flow another rank notes.
+UNTOLD: Final = -1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stretch:
-    """Cells ``first`` to ``stop`` of a chain.  ``plans`` by call: their number in the network's log."""
+    """Cells ``first`` to ``stop`` of a chain.  ``plans`` by call: their number in the network's log, or
+    :data:`UNTOLD`.
+    """
 
     times: ChainTimes
     first: int
@@ -121,11 +125,13 @@ class Bookings:
         size = count[booked.cell]
         of = ranges((np.cumsum(count) - count)[booked.cell], size)
         first_call = first_plan[np.array(self.stretch)][booked.booking] + booked.first_call
+        plan = plans[np.array(call, dtype=np.int64)[of] + np.repeat(first_call, size)]
+        told = plan != UNTOLD
         return (
-            np.array(time, dtype=np.int64)[of] + np.repeat(booked.begin_ps, size),
-            plans[np.array(call, dtype=np.int64)[of] + np.repeat(first_call, size)],
-            np.array(change, dtype=np.float64)[of],
-            np.repeat(np.array(self.number)[booked.booking], size),
+            (np.array(time, dtype=np.int64)[of] + np.repeat(booked.begin_ps, size))[told],
+            plan[told],
+            np.array(change, dtype=np.float64)[of[told]],
+            np.repeat(np.array(self.number)[booked.booking], size)[told],
         )
 
 

@@ -11,6 +11,7 @@ Note [Courses]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
@@ -61,12 +62,16 @@ class Course:
 
 
 class OwnCalls:
-    """How a rank carries out the calls of its cells, but for where it stands."""
+    """How a rank carries out the calls of its cells, but for where it stands.
 
-    def __init__(self, book: CellBook, rank: Rank) -> None:
+    ``company``: the ranks that meet in them, itself among them.
+    """
+
+    def __init__(self, book: CellBook, rank: Rank, company: Sequence[int]) -> None:
         self.rank = rank
         self._book = book
-        self._ports = rank.communicators.ports(rank.number)
+        ports = [rank.communicators.ports(number) for number in company]
+        self._ports = {link: (place, port) for place, of in enumerate(ports) for link, port in of.items()}
         self._signatures: dict[Pattern | Cell, Signature] = {}
         self._numbers: dict[Call, int] = {}
 

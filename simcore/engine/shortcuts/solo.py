@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from simcore.engine.shortcuts.cells import Cells, Patterns
 from simcore.engine.shortcuts.find_cells import find_cells
-from simcore.engine.shortcuts.span import Shared, Solo
+from simcore.engine.shortcuts.shared import Shared
+from simcore.engine.shortcuts.span import Solo
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
@@ -46,7 +48,10 @@ class Solos(Shared):
             return None
         by_stream = [_calls_of(tape, stream) for stream in range(len(tape.streams))]
         calls = dict.fromkeys(call for of in by_stream for call in of)
-        alone = frozenset(call for call in calls if rank.communicators.is_alone(rank.number, call))
+        companies = {call: rank.communicators.company(rank.number, call) for call in calls}
+        ranks = _company(tape, rank.number, companies)
+        among = ({rank.number}, ranks)
+        alone = frozenset(call for call, company in companies.items() if company in among)
         if not alone:
             return None
         streams = [
@@ -71,7 +76,21 @@ class Solos(Shared):
         if not cells.chains:
             return None
         local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
-        return Solo(self, rank, cells, local)
+        return Solo(self, rank, cells, local, sorted(ranks))
+
+
+def _company(tape: Tape, rank: int, companies: Mapping[Call, frozenset[int]]) -> frozenset[int]:
+    """Whom a rank goes through its cells with: those whom it meets most often over links of their own.
+
+    Who sends and who receives does not do the same.
+    """
+    rows = tape.flat.row[tape.order[tape.table.communicates[tape.item_of]]]
+    played = np.bincount(rows, minlength=len(tape.calls) and max(tape.calls) + 1)
+    often: dict[frozenset[int], int] = {}
+    for call, company in companies.items():
+        if len(company) == 1 or (company and not call.peer_delta):
+            often[company] = often.get(company, 0) + int(played[call.rows].sum())
+    return max(often, key=lambda company: often[company], default=frozenset({rank}))
 
 
 def _of_stream(tape: Tape, stream: int, column: BoolArray) -> BoolArray:

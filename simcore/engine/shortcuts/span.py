@@ -16,60 +16,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from simcore.clock import Movable
 from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, RERATED, TAKEN
-from simcore.engine.shortcuts.apart import Disturbance, DisturbedError, Playing, Share, Signature, make
-from simcore.engine.shortcuts.bookings import Bookings
-from simcore.engine.shortcuts.cell_times import CellBook, Course, OwnCalls
-from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern
-from simcore.engine.shortcuts.chain_times import ChainTimes, ends_well, strung
-from simcore.records import dataclass
+from simcore.engine.shortcuts.apart import Disturbance, DisturbedError, Playing, Share
+from simcore.engine.shortcuts.bookings import UNTOLD, Bookings
+from simcore.engine.shortcuts.cell_times import Course, OwnCalls
+from simcore.engine.shortcuts.cells import Cells, Chain, Pattern
+from simcore.engine.shortcuts.chain_times import ChainTimes, ends_well
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call
     from simcore.engine.rank import Rank
+    from simcore.engine.shortcuts.shared import Shared
     from simcore.network.flow import Flow
-    from simcore.network.fluid import FluidNetwork
     from simcore.network.link import Link
 
-#: A rank whose spans, after so many of them, have mostly been taken apart in their first cell goes without.
+#: Ranks whose spans, after so many of them, have mostly been taken apart go without.
 _TRIALS: Final = 50
-
-
-@dataclass
-class Shared:
-    """What the ranks of a job share: times of cells, what is booked."""
-
-    network: FluidNetwork
-    book: CellBook
-    num_ops: int = 0
-    num_booked: int = 0
-    booked: list[Bookings] = field(default_factory=list)
-    chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)
-    of_course: dict[Course, ChainTimes] = field(default_factory=dict)
-    alone: dict[Cell, Pattern] = field(default_factory=dict)
-
-    def times(self, own: OwnCalls, pattern: Pattern, share: Share) -> ChainTimes:
-        """Times of a chain as a rank carries out its calls."""
-        key = (pattern, own.signature(pattern), share)
-        found = self.chains.get(key)
-        if found is None:
-            cells = [self.book.course(own, cell, share).times for cell in pattern.cells]
-            found = self.chains[key] = strung(cells, pattern)
-        return found
-
-    def times_of(self, course: Course) -> ChainTimes:
-        """Times of a cell with a course of its own."""
-        found = self.of_course.get(course)
-        if found is None:
-            alone = self.alone.get(course.cell)
-            if alone is None:
-                alone = self.alone[course.cell] = Pattern.of((course.cell,))
-            found = self.of_course[course] = strung([course.times], alone)
-        return found
 
 
 class Solo:
@@ -78,21 +43,26 @@ class Solo:
     ``by_itself``: item of that stream from which a cell is played event by event, -1: none.
     """
 
-    def __init__(self, shared: Shared, rank: Rank, cells: Cells, calls: Sequence[Call]) -> None:
+    def __init__(
+        self, shared: Shared, rank: Rank, cells: Cells, calls: Sequence[Call], ranks: Sequence[int]
+    ) -> None:
         self.rank = rank
         self.streams = cells.streams
         self.cells = cells
         self.by_itself = -1
-        self.own = OwnCalls(shared.book, rank)
+        self.own = OwnCalls(shared.book, rank, ranks)
         self.shared = shared
-        self.spans = self.taken_apart = 0
+        self.company = shared.company(rank, ranks)
+        self._is_first = ranks[0] == rank.number
         self._bookings = Bookings()
         self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
         self._known: dict[tuple[Pattern, Share], tuple[ChainTimes, tuple[Link, ...]]] = {}
         shared.booked.append(self._bookings)
+        own = rank.communicators.ports(rank.number)
         for call in calls:
             for link, _, _ in shared.network.route(rank.bound(call)[1]).uses:
-                link.observer = rank.gpu  # they are its own: what happens on them it has to know
+                if link.index in own:
+                    link.observer = rank.gpu  # what happens on them it has to know
 
     def play(self, item: int) -> Span | None:
         """The chain from an item of the stream on, where a cell begins, as one event, as far as nothing is in
@@ -102,7 +72,8 @@ class Solo:
         number = cells.chain[item]
         if number < 0 or item == self.by_itself:
             return None
-        if self.spans >= _TRIALS and 2 * self.taken_apart > self.spans:
+        company = self.company
+        if company.begun >= _TRIALS and 2 * company.taken_apart > company.begun:
             return None
         share = self.rank.gpu.taken()
         if share is None:
@@ -111,7 +82,7 @@ class Solo:
         ahead = self.ahead(chain, cell, share)
         if ahead is None or chain.pattern.first_item[ahead[1]] - chain.pattern.first_item[cell] < 2:
             return None
-        self.spans += 1
+        company.begun += 1
         return Span(self, chain, cell, share, *ahead)
 
     def ahead(self, chain: Chain, cell: int, share: Share) -> tuple[ChainTimes, int] | None:
@@ -162,13 +133,21 @@ class Solo:
         self.shared.num_ops += self._bookings.record(self.rank, self.cells)
 
     def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
-        """Numbers in the network's log of the plans of a pattern's calls, and the links that they use."""
+        """Numbers in the network's log of the plans of a pattern's calls (:data:`UNTOLD`: others note what it
+        moves), and the links that they use.
+        """
         found = self._used.get(pattern)
         if found is None:
             routes = [self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.calls]
             links = dict.fromkeys(link for route in routes for link, _, _ in route.uses)
-            found = self._used[pattern] = tuple(route.number for route in routes), tuple(links)
+            # What moves is told by one of those who meet.
+            told = [self._is_first or self._is_alone(call) for call in pattern.calls]
+            numbers = [route.number if one else UNTOLD for route, one in zip(routes, told, strict=True)]
+            found = self._used[pattern] = tuple(numbers), tuple(links)
         return found
+
+    def _is_alone(self, call: Call) -> bool:
+        return len(self.rank.communicators.company(self.rank.number, call)) == 1
 
 
 class Span(Movable):
@@ -184,11 +163,12 @@ class Span(Movable):
     ) -> None:
         super().__init__(solo.rank.gpu.clock)
         self._solo = solo
-        self._gpu = solo.rank.gpu
+        self.gpu = solo.rank.gpu
+        self.flows: list[Flow] = []
         self._chain = chain
         self._course: Course | None = None
         self._playing: Playing | None = None
-        self._gpu.sleeper = self
+        self.gpu.sleeper = self
         self._begin(cell, share, times, stop)
 
     def _begin(self, cell: int, share: Share, times: ChainTimes, stop: int) -> None:
@@ -196,6 +176,7 @@ class Span(Movable):
         self._cell, self._share, self._times, self._stop = cell, share, times, stop
         self._begin_ps = self.env.now - times.begin_ps[cell]
         self.set(self._begin_ps + times.begin_ps[stop])
+        self._solo.company.acted()
 
     # -- the end of cells ------------------------------------------------------------------------
 
@@ -243,7 +224,7 @@ class Span(Movable):
         return course.times is not None
 
     def _now_taken(self) -> Share:
-        return self._gpu.sms.held, tuple(self._gpu.draws.values())
+        return self.gpu.sms.held, tuple(self.gpu.draws.values())
 
     def _book(self, stop: int) -> None:
         """Cells before ``stop`` are over."""
@@ -254,7 +235,7 @@ class Span(Movable):
     def _go_on(self) -> None:
         """The streams go on where the next cell begins."""
         solo, chain = self._solo, self._chain
-        self._gpu.sleeper = None
+        self.gpu.sleeper = None
         place, needed = solo.cells.at(chain.place + self._cell)
         solo.rank.pass_by(solo.cells.streams, place, needed)
         solo.by_itself = -1 if self._cell == len(chain.pattern.cells) else place[0]
@@ -271,10 +252,9 @@ class Span(Movable):
         desired_bytes_per_ps: float = 0.0,
     ) -> None:
         """See :class:`simcore.engine.gpu.Sleeper`."""
-        now, gpu = self.env.now, self._gpu
+        now, gpu = self.env.now, self.gpu
         if now >= self.due_ps and self._knows():  # cells are over, though their event has not come yet
-            self.unset()
-            self.due()
+            self.finish()
             if gpu.sleeper is not self:
                 if gpu.sleeper is not None:
                     gpu.sleeper.change(kind, num_sms, flow, bytes_per_ps, desired_bytes_per_ps)
@@ -286,11 +266,11 @@ class Span(Movable):
         if self._course is None:
             cell = self._chain.pattern.cells[self._cell]
             self._course = self._solo.shared.book.course(self._solo.own, cell, self._share)
-            self._flows, self._held, self._draws = list(gpu.draws), gpu.sms.held, gpu.draws.copy()
+            self.flows, self._held, self._draws = list(gpu.draws), gpu.sms.held, gpu.draws.copy()
         if flow is not None and kind != RERATED:
-            if flow not in self._flows:
-                self._flows.append(flow)
-            num_sms = self._flows.index(flow)
+            if flow not in self.flows:
+                self.flows.append(flow)
+            num_sms = self.flows.index(flow)
         self._follow(Disturbance(kind, num_sms, bytes_per_ps, desired_bytes_per_ps))
 
     def _follow(self, change: Disturbance) -> None:
@@ -327,8 +307,12 @@ class Span(Movable):
                 later.is_disturbed = True
                 self.touched()
                 return
+        if due_ps <= since_ps and not solo.company.is_one:  # whether others do the same is known too late
+            self.touched()
+            return
         self._course = later
         self.set(self._since_ps + due_ps)
+        solo.company.acted()
 
     def _knows(self) -> bool:
         """Whether what is under way ends when the span is due."""
@@ -346,7 +330,7 @@ class Span(Movable):
 
     def _begin_anew(self, kind: int, num_sms: int, flow: Flow | None, draw: tuple[float, float]) -> None:
         """Nothing of a cell has happened yet: it begins with the change."""
-        held, draws = self._gpu.sms.held, self._gpu.draws
+        held, draws = self.gpu.sms.held, self.gpu.draws
         if kind == TAKEN:
             held += num_sms
         elif kind == GIVEN_BACK:
@@ -362,22 +346,39 @@ class Span(Movable):
 
     def touched(self) -> None:
         """See :class:`simcore.engine.gpu.Sleeper`."""
-        gpu = self._gpu
+        self._solo.company.take_apart()
+
+    # -- company ---------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> object:
+        """See :class:`.company.Member`."""
+        course = self._course
+        since_ps = -1 if course is None else self._since_ps
+        return self._chain.pattern, self._cell, self._stop, self._begin_ps, self._share, course, since_ps
+
+    @property
+    def is_over(self) -> bool:
+        """See :class:`.company.Member`."""
+        return self.env.now >= self.due_ps and self._knows()
+
+    def finish(self) -> None:
+        """See :class:`.company.Member`."""
         self.unset()
-        if self.env.now >= self.due_ps and self._knows():
-            self.due()
-            gpu.touched()  # somebody may sleep again
-            return
-        self._solo.taken_apart += 1
-        if self._course is None:
-            with self.env.catching_up(self._under_way()):
-                self._go_on()
-            return
-        held_for = gpu.sms.held_for.copy()
-        with self.env.catching_up(self._since_ps):
-            gpu.sms.held, gpu.draws = self._held, self._draws
-            self._go_on()
-            for since_ps, change in self._course.changes:
-                self.env.play_until(self._since_ps + since_ps)
-                make(change, gpu, self._flows)
-        gpu.sms.held_for = held_for
+        self.due()
+
+    def since(self) -> int:
+        """See :class:`.company.Member`."""
+        self.unset()
+        return self._under_way() if self._course is None else self._since_ps
+
+    @property
+    def changes(self) -> Sequence[tuple[int, Disturbance]]:
+        """See :class:`.company.Member`."""
+        return () if self._course is None else self._course.changes
+
+    def wake(self) -> None:
+        """See :class:`.company.Member`."""
+        if self._course is not None:
+            self.gpu.sms.held, self.gpu.draws = self._held, self._draws
+        self._go_on()
