@@ -34,6 +34,7 @@ import numpy.typing as npt
 from simcore.cost.kernel import ELEMENT_BYTES, Context, KernelShape, Shape, Work, formula, numel
 from simcore.cost.parameters import GemmParameters
 from simcore.elementary import power
+from simcore.errors import InputError
 from simcore.hardware.specs import GpuSpec
 from simcore.records import dataclass
 
@@ -153,6 +154,11 @@ def _misalignment(n: FloatArray, k: FloatArray, element_bytes: float, p: GemmPar
 def gemm(kernel: KernelShape, context: Context) -> Work:
     """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
     m, n, k, batch = gemm_dims(kernel)
+    if kernel.name.startswith("mxfp8") and "fp4" not in context.gpu.peak_flops:
+        raise InputError(
+            f"GPU {context.gpu.name!r} does not multiply fp8 in blocks of 32 (MXFP8), as GPUs with fp4 do;"
+            " nearest: software.fp8_recipe=current"
+        )
     narrow = kernel.element_bytes == 1
     out_bytes = 2 if narrow else kernel.element_bytes  # narrow products are stored in bf16
     if "accum" in kernel.name and m * n * batch:

@@ -213,8 +213,15 @@ def other(kernel: KernelShape, context: Context) -> Work:
     return Work(max(work.sm_s, compute), work.hbm_bytes, work.prologue_s, fitted=False)
 
 
+#: A GPU's share of a host's memory: two sockets of eight channels of DDR5-4800 for eight GPUs (DGX H100).
+_HOST_MEMORY_BYTES_PER_S = 77e9
+#: Of it what an optimizer's pass over its states reaches (assumption; streams reach 0.8).
+_HOST_PASS_SHARE = 0.5
+
+
 def memcpy_work(kernel: KernelShape, context: Context) -> Work:
-    """Copies on a copy engine: over PCIe to or from the host, or within HBM.
+    """Copies on a copy engine: over PCIe to or from the host, or within HBM.  "cpu_..." is what the host does
+    to its own memory between two copies.
 
     The latter are those with "dtod" in the name, and what NCCL makes of a collective in a group of one.
     """
@@ -224,5 +231,8 @@ def memcpy_work(kernel: KernelShape, context: Context) -> Work:
     prologue = context.parameters.memory.prologue_s
     if "dtod" in name or "d2d" in name or name.startswith("nccl::"):
         return Work(2 * moved / context.hbm_bytes_per_s, 2 * moved, prologue)
+    if name.startswith("cpu_"):
+        rate = context.gpu.host_memory_bytes_per_s or _HOST_MEMORY_BYTES_PER_S
+        return Work(moved / (rate * _HOST_PASS_SHARE), 0.0, prologue)
     rate = context.gpu.host_bytes_per_s or context.parameters.memory.pcie_bytes_per_s
     return Work(moved / rate, moved, prologue)

@@ -49,7 +49,8 @@ class GpuSpec:
     ``nvlink_efficiency`` the share that data can use (the rest is packet headers and flow control).
     ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
     idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
-    ``host_bytes_per_s``: of copies to or from the host, where they do not go over PCIe.
+    ``host_bytes_per_s``: of copies to or from the host, where they do not go over PCIe;
+    ``host_memory_bytes_per_s``: of the host's memory, for each GPU, where it is not a DGX H100's.
     ``power_limit_w``: of the board; ``static_power_w``: what it draws at load whatever the clock; None where
     they are not known (:mod:`simcore.hardware.sustained`).
     ``generation`` names the tables that say how its kernels and collectives are written, ``like`` the
@@ -82,6 +83,7 @@ class GpuSpec:
     power_limit_w: Power = None
     static_power_w: Power = None
     host_bytes_per_s: Annotated[float | None, BANDWIDTH] = None  # to or from the host's memory
+    host_memory_bytes_per_s: Annotated[float | None, BANDWIDTH] = None  # a GPU's share of the host's own
     peak_flops: Annotated[dict[str, float], Each(Number("compute"), MATH_MODES)]
     sustained: Sustained | None = None
     conditions: Annotated[str, Text(CONDITIONS)] = CONDITIONS[0]

@@ -278,6 +278,15 @@ def test_four_bit_products_need_a_gpu_that_has_them() -> None:
         RooflineCost(load_gpu("h100-sxm")).work(product(4096, 4096, 4096, "float4_e2m1fn_x2"))
 
 
+def test_blocks_of_32_need_a_gpu_that_scales_them() -> None:
+    scaled = replace(product(4096, 4096, 4096, "float8_e4m3fn"), name="mxfp8_gemm")
+    for gpu in ("h100-sxm", "mi300x", "l40s"):
+        with pytest.raises(InputError, match=r"MXFP8.*fp8_recipe=current"):
+            RooflineCost(load_gpu(gpu)).work(scaled)
+    for gpu in ("b200-sxm", "mi355x", "rtx-pro-6000"):
+        assert RooflineCost(load_gpu(gpu)).work(scaled).sm_s > 0
+
+
 def test_what_l2_holds_for_sure_is_not_read_from_hbm() -> None:
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     cold = product(1000, 1000, 5000)

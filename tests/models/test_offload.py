@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.hardware import load_cluster
 from simcore.run import run
@@ -16,6 +17,8 @@ from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
+from workloads.parallel.job import Job
+from workloads.parallel.static import static_memory
 
 SEQ = 4096
 LLAMA = named_model("llama3-8b")
@@ -68,3 +71,59 @@ def test_probabilities_that_softmax_and_product_keep_leave_twice(dropout: float,
     again = moved.backward[0].bytes_read - (plain.saved_bytes - moved.saved_bytes)
     assert again == (times - 1) * scores
     assert moved.peak_bytes - plain.peak_bytes == moved.backward[0].bytes_read
+
+
+def test_the_host_updates_its_share_of_the_optimizer_beside_the_gpu() -> None:
+    def job(share: float) -> tuple[float, dict[str, float]]:
+        training = TrainingSpec(seq=SEQ, global_batch=4, sharding="zero1", optimizer_offload=share)
+        model = LLAMA.model_copy(update={"layers": 2})
+        graph = generate(model, ParallelSpec(dp=4), training, SoftwareSpec())
+        cluster = load_cluster("gb200-4")
+        ops = graph.ops
+        moved = {
+            ops.name[row]: float(ops.bytes_read[row])
+            for row in graph.flat_ops(graph.programs[0]).row
+            if ops.kind[row] == OpKind.MEMCPY
+        }
+        return run(graph, cluster).result.step_ps * 1e-12, moved
+
+    plain, nothing = job(0.0)
+    whole, moved = job(1.0)
+    half, of_half = job(0.5)
+    assert not nothing
+    owned = model_numel() / 4
+    # A gradient of 4 bytes there, 28 bytes of gradient and states read and written, 2 bytes of weight back.
+    for found, share in ((moved, 1.0), (of_half, 0.5)):
+        sizes = {OFFLOAD: 4, "cpu_adam": 28, RELOAD: 2}
+        assert found == pytest.approx({name: size * owned * share for name, size in sizes.items()}, rel=1e-4)
+    # Half of 255 GB/s of Grace's memory, C2C at 225 GB/s; the GPU's own update and copy of weights are saved,
+    # or beside that.
+    seconds = owned * (28 / (0.5 * 255e9) + 6 / 225e9)
+    saved = owned * 34 / (0.82 * 8e12)
+    assert whole - plain == pytest.approx(seconds - saved, rel=0.01)
+    assert half - plain == pytest.approx(seconds / 2 - saved, rel=0.01)
+
+
+def model_numel() -> int:
+    """Parameters of two layers with embedding, head and norm."""
+    pieces = model_pieces(LLAMA.model_copy(update={"layers": 2}), Shard(1, SEQ))
+    return sum(parameter.numel for piece in pieces.all_pieces for parameter in piece.parameters)
+
+
+def test_states_that_the_host_keeps_take_no_room_on_the_gpu() -> None:
+    def held(share: float) -> int:
+        training = TrainingSpec(seq=SEQ, global_batch=2, sharding="zero1", optimizer_offload=share)
+        job = Job(LLAMA, ParallelSpec(dp=2), training, SoftwareSpec())
+        found = static_memory(job, 0)
+        return found.masters + found.moments
+
+    assert held(0.25) == pytest.approx(0.75 * held(0.0), rel=1e-6) and held(1.0) == 0
+
+
+@pytest.mark.parametrize("change", [{"sharding": "fsdp2"}, {"optimizer": "sgd"}, {"engine": "deepspeed"}])
+def test_others_offload_in_their_own_ways(change: dict[str, str]) -> None:
+    training = TrainingSpec(seq=SEQ, global_batch=2, sharding="zero1", optimizer_offload=1.0).model_copy(
+        update=change
+    )
+    with pytest.raises(InputError, match=r"nearest: training\.sharding=zero1"):
+        generate(LLAMA, ParallelSpec(dp=2), training, SoftwareSpec())

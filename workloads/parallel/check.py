@@ -123,6 +123,17 @@ def recomputable(model: ModelSpec) -> tuple[RecomputeModule, ...]:
 
 
 def _check_offloaded(model: AnyModel, training: TrainingSpec) -> None:
+    if training.optimizer_offload and (
+        training.optimizer != "adam"
+        or training.engine != "megatron"
+        or training.sharding not in ("ddp", "zero1")
+    ):
+        raise InputError(
+            f"training.optimizer_offload={training.optimizer_offload:g}: the host updates what"
+            " Adam of Megatron-Core leaves it, not"
+            f" {training.optimizer} with sharding={training.sharding} of {training.engine}; nearest:"
+            " training.sharding=zero1"
+        )
     if not isinstance(model, ModelSpec) or model.moe is not None:
         return
     lacking = [name for name in training.offload if name in OF_EXPERTS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcore.graph.template_builder import Source
-from workloads.models.pieces import KernelLaunch, ModelPiece
+from workloads.models.pieces import OFFLOAD, OFFLOAD_STREAM, RELOAD, KernelLaunch, ModelPiece
 from workloads.models.tables import WIDE_NAMES, weights_of
 from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel import by_class
@@ -38,13 +38,16 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
     if job.parallel.copies > 1:
         _with_other_copy(writer, job, stage, local, element_bytes(job.training.grad_reduce_dtype))
     _clip(writer, job, chunks, local)
-    if local:
+    hosted = offloaded_numel(job, local)
+    there = _update_on_host(writer, job, hosted) if hosted else []
+    if local > hosted:
         if job.as_launched:
-            writer.kernels(adam(job, chunks, local), phase="optimizer")
+            writer.kernels(adam(job, chunks, local - hosted), phase="optimizer")
         else:
-            _update(writer, job, chunks, local)
-        if job.parallel.copies > 1 and job.training.sharding != "ddp":
-            _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
+            _update(writer, job, chunks, local - hosted)
+    writer.wait_for(*there)
+    if local and job.parallel.copies > 1 and job.training.sharding != "ddp":
+        _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
         _gather_parameters(writer, job, chunks)
     for axis in AXES.values():
@@ -68,6 +71,34 @@ def _average_tables(writer: OpWriter, job: Job) -> None:
 def local_numel(job: Job, stage: int) -> int:
     """Elements whose optimizer states this rank keeps."""
     return owned_numel(job, tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces))
+
+
+def offloaded_numel(job: Job, owned: int) -> int:
+    """Of ``owned`` elements those whose states are the host's."""
+    return round(owned * job.training.optimizer_offload)
+
+
+def _update_on_host(writer: OpWriter, job: Job, numel: int) -> list[Source]:
+    """Gradients to the host, a pass over them and the states there, parameters back, beside the GPU's part.
+
+    ``--optimizer-cpu-offload``: megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py.
+    """
+    states = job.training.optimizer_bytes_per_parameter
+    passes = (
+        (OFFLOAD, element_bytes(job.training.grad_dtype)),
+        ("cpu_adam", 4 + 2 * states),  # gradient and states are read, states are written
+        (RELOAD, element_bytes(job.training.param_gather_dtype)),
+    )
+    open_still = writer.taken()
+    writer.wait_for(*open_still)
+    after = [*open_still, *([] if writer.last is None else [writer.last])]
+    for name, size in passes:
+        after = [
+            writer.template.memcpy(
+                name, numel * size, stream=OFFLOAD_STREAM, waits=after, phase="optimizer", module="optimizer"
+            )
+        ]
+    return after
 
 
 def owned_numel(job: Job, pieces: tuple[ModelPiece, ...]) -> int:

@@ -14,7 +14,7 @@ from workloads.models.pieces import ModelPiece
 from workloads.models.tables import row_bytes, whole_view
 from workloads.models.tensors import Tensor
 from workloads.parallel import by_class
-from workloads.parallel.finish import local_numel
+from workloads.parallel.finish import local_numel, offloaded_numel
 from workloads.parallel.handed import receive_buffers
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.members import members_of, tables_of
@@ -88,6 +88,7 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
     pieces = tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces)
     numel, trainable = job.numel(pieces), job.numel(pieces, trainable=True)
     owned = local_numel(job, stage) if trainable else 0
+    updated = owned - offloaded_numel(job, owned)
     reduced = 0
     if job.by_class:
         return _by_class(job, pieces)
@@ -117,11 +118,11 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         parameters=parameters,
         gradients=gradients,
         reduced=reduced,
-        masters=owned * masters,
-        moments=owned * (states - masters) + _adams(job, pieces, owned, trainable) + moments,
+        masters=updated * masters,
+        moments=updated * (states - masters) + _adams(job, pieces, owned, trainable) + moments,
         buckets=_buckets(job, trainable),
         kept=(*_kept(job, pieces), *_received(job, stage)),
-        step=_step(job, pieces, owned),
+        step=_step(job, pieces, updated),
         flat=flat,
         copied=flat if training.engine == "megatron" else 0,
     )

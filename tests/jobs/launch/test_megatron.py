@@ -72,6 +72,7 @@ def jobs(draw: st.DrawFn) -> Description:
         training |= {"offload": ["layer"], "offload_layers": draw(st.sampled_from([3, 24]))}
     elif draw(st.booleans()):
         training["offload"] = ["core_attn", "attn_proj"]
+    training["optimizer_offload"] = draw(st.sampled_from([0.0, 0.5, 1.0]))
     training["overlap_grad_reduce"] = draw(st.booleans())
     training["overlap_param_gather"] = (
         training["overlap_grad_reduce"] and training["sharding"] == "zero1" and draw(st.booleans())
@@ -240,6 +241,7 @@ def test_unknown_flags_are_told_with_the_nearest() -> None:
         (f"{FLAGS} --pipeline-model-parallel-layout Et*3|tL|", "letters E, t, m and L"),
         (f"{FLAGS} --fine-grained-activation-offloading --offload-modules core_atn", "mean 'core_attn'"),
         (f"{FLAGS} --fine-grained-activation-offloading", "--offload-modules says of what"),
+        (f"{FLAGS} --optimizer-cpu-offload --optimizer-offload-fraction 1.5", "a share from 0 to 1"),
         (f"{FLAGS} 'unclosed", "no closing quotation"),
         (f"{FLAGS} --hybrid-override-pattern M*M*", "parts that cannot be described"),
         (f"{FLAGS} --num-experts", "has no value"),

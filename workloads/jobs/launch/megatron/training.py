@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Final
 
 from workloads.jobs.complete import Description
@@ -136,6 +137,11 @@ def _read_states(said: Said) -> Settings:
             for name in ("--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype")
         ]
         found["training.optimizer_bytes_per_parameter"] = sum(widths)
+    if said.has("--optimizer-cpu-offload"):
+        share = said.text("--optimizer-offload-fraction", "1.0")
+        if not re.fullmatch(r"0?\.\d{1,6}|[01](\.0{0,6})?", share):
+            raise said.wrong("--optimizer-offload-fraction", "must be a share from 0 to 1")
+        found["training.optimizer_offload"] = float(share)
     return found
 
 
@@ -145,7 +151,10 @@ def _write_states(job: Description) -> Words:
     found: dict[str, tuple[str, ...]] = {} if usual else {"--optimizer": (training.optimizer,)}
     if training.optimizer == "adam" and training.optimizer_bytes_per_parameter == 8:
         narrow = {"--exp-avg-dtype": ("bf16",), "--exp-avg-sq-dtype": ("bf16",)}
-        return {**found, "--use-precision-aware-optimizer": (), **narrow}
+        found = {**found, "--use-precision-aware-optimizer": (), **narrow}
+    if training.optimizer_offload:
+        share = {"--optimizer-offload-fraction": (f"{training.optimizer_offload:g}",)}
+        found = {**found, "--optimizer-cpu-offload": (), **share}
     return found
 
 
@@ -270,7 +279,7 @@ TRAINING: Final = (
     Option(
         (
             "--optimizer", "--use-precision-aware-optimizer", "--main-params-dtype", "--exp-avg-dtype",
-            "--exp-avg-sq-dtype",
+            "--exp-avg-sq-dtype", "--optimizer-cpu-offload", "--optimizer-offload-fraction",
         ),
         _read_states, _write_states,
     ),
