@@ -335,3 +335,16 @@ def test_what_programs_ask_of_their_node_and_devices(pool: WorkerPool, tmp_path:
     (found,) = trace(pool, habit, tmp_path, script="around").values()
     assert found.memory.parameters == 4 * (4 * 4 + 4)
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
+
+
+def test_kernels_that_are_built_beside_flash_attention(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "bare", tmp_path, script="around").values()
+    built = {row[0]: row[1:] for row in rows(found, *COLUMNS) if not row[0].startswith("aten::")}
+    # Two rows of four floats: 32 bytes; labels 16, a number a row 8.
+    assert built == {
+        "ln_fwd_kernel": ("norm_fwd", 0, 32 + 16, 32 + 8 + 8),
+        "apply_rotary_kernel": ("elementwise", 0, 4 * 16, 2 * 16),
+        "cunn_SoftMaxXEntropyForward": ("reduction", 0, 32 + 16, 8 + 8),
+        "cunn_SoftMaxXEntropyBackward": ("elementwise", 0, 8 + 32 + 8 + 16, 32),
+        "ln_bwd_kernel": ("norm_bwd", 0, 32 + 32 + 8 + 8 + 16, 32 + 2 * 16),
+    }

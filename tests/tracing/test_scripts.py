@@ -158,6 +158,18 @@ def test_optimizers_in_turn_end_a_step_with_the_one_that_stepped_last_first(pool
     assert report.processes == {"trace": 2} and not report.warnings
 
 
+@pytest.mark.parametrize(("how", "passes", "runs"), [("gathered", 5, 1), ("unused", 1, 2)])
+def test_written_parameters_are_an_update_where_no_optimizer_steps(
+    pool: WorkerPool, how: str, passes: int, runs: int
+) -> None:
+    report = TraceReport()
+    graph = trace_in(pool, ScriptJob(SCRIPTS / "steps.py", (how,), world_size=1), report)
+    rows = graph.flat_ops(graph.programs[0]).row
+    # Two layers: two products forward, three back; batch 2, 4 -> 4.
+    assert graph.ops.flops[rows].sum() == passes * 5 * 2 * 2 * 4 * 4
+    assert report.processes == {"trace": runs} and not report.warnings
+
+
 def test_of_a_script_with_fewer_steps_the_last_is_kept(pool: WorkerPool) -> None:
     report = TraceReport()
     job = ScriptJob(SCRIPTS / "steps.py", ("once", "--local_rank={local_rank}"), world_size=2)

@@ -50,6 +50,29 @@ def host(model, batch):
         optimizer.step()
 
 
+def gathered(model, batch):
+    """Parameters are written between backward passes, of which an optimizer steps behind every fifth."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for passed in range(20):
+        for parameter in model.parameters():
+            parameter.data.copy_(parameter.data.clone())
+        model(batch).sum().backward()
+        if passed % 5 == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def unused(model, batch):
+    """An optimizer is made, but parameters are updated without it."""
+    held = [torch.optim.SGD(model.parameters(), lr=0.1)]
+    for _ in range(4):
+        model(batch).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad, alpha=0.1)
+        held[0].zero_grad()
+
+
 def marked(model, batch):
     """No optimizer of torch's; the script says where its steps are."""
     for _ in range(4):
@@ -80,7 +103,8 @@ def main(how):
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).cuda()
     run = {"two_optimizers": two_optimizers, "in_turn": in_turn, "marked": marked, "loader": loader}
-    (run | {"once": once, "host": host})[how](model, torch.zeros(2, 4, device="cuda"))
+    run |= {"once": once, "host": host, "gathered": gathered, "unused": unused}
+    run[how](model, torch.zeros(2, 4, device="cuda"))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,11 @@ class OtherStepsError(ScriptError):
 
     @classmethod
     def later_optimizer(cls, closing: int) -> OtherStepsError:
-        """An optimizer stepped for the first time behind whole steps of ``closing`` others."""
-        error = cls(f"a step ends with optimizer {closing + 1} of the script, which steps later than others")
+        """An optimizer stepped for the first time behind whole steps of ``closing`` others; -1: none does."""
+        which = f"with optimizer {closing + 1} of the script, which steps later than others"
+        error = cls(
+            f"a step ends {which if closing >= 0 else 'where the script updates its parameters itself'}"
+        )
         error.closing = closing
         return error
 

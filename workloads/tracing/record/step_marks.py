@@ -6,8 +6,11 @@ Note [Steps of a script]
     steps later for the first time (the generator's behind the discriminator's), the program is run again, and
     a step ends with that one; while one that was made has not stepped, it is waited for.  Where no optimizer
     of torch steps, a step ends with the forward or backward pass that follows writing parameters behind a
-    backward pass: the program updates them itself.  A script that says ``with simcore_step():`` is believed
-    instead.  A recipe says everything itself: steps, what runs in them
+    backward pass: the program updates them itself.  Sharded parameters are written to be gathered, too: where
+    an optimizer was made for them, it is waited for, and only where it has not stepped in
+    :data:`_MOST_BACKWARDS` backward passes is the program run again to believe what it writes.  A script that
+    says ``with simcore_step():`` is believed instead.  A recipe says everything itself: steps, what runs in
+    them
     (:meth:`StepMarks.action_begins`, :meth:`StepMarks.part_begins`) and what its rank holds.
 """
 
@@ -35,6 +38,10 @@ _active: StepMarks | None = None
 #: Steps during which an optimizer that was made but has not stepped is waited for.
 _PATIENCE = 16
 
+#: Backward passes in which an optimizer of torch is expected to step, and :class:`LaterOptimizer`'s number
+#: for a program that updates its parameters without.
+_MOST_BACKWARDS, _BY_ITSELF = 256, -1
+
 #: Parts of module names that wrappers add.
 WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 
@@ -45,7 +52,7 @@ class StepDone(BaseException):
 
 class LaterOptimizer(BaseException):
     """Ends the script when an optimizer steps for the first time although whole steps were seen:
-    ``closing`` counts those that had stepped before.
+    ``closing`` counts those that had stepped before (-1: none steps, the program updates by itself).
     """
 
     def __init__(self, closing: int) -> None:
@@ -133,6 +140,8 @@ class StepMarks:
         #: Storages of parameters, while nobody but the program itself updates them; whether it has.
         self._watched: set[int] = set()
         self._updated = False
+        #: Backward passes behind which parameters were written although an optimizer of theirs is awaited.
+        self._doubted = 0
         #: Told of a forward pass, in the recorded step, that evaluates a model which is trained.
         self.on_evaluation: Callable[[], None] | None = None
         self._trained: set[int] = set()
@@ -270,7 +279,8 @@ class StepMarks:
         if id(optimizer) not in self.optimizers:
             before = len(self.optimizers)
             own = not (self._marked or self._in_update or self._by_recipe)
-            if own and (self.step or self._steps_known or self.done) and before > (self._closing or 0):
+            begun = self.step or self._steps_known or self.done
+            if own and begun and before > (_BY_ITSELF if self._closing is None else self._closing):
                 raise LaterOptimizer(before)
             self.optimizers[id(optimizer)] = optimizer
         self._watched, self._updated, self.recorder.on_write = set(), False, None
@@ -318,13 +328,20 @@ class StepMarks:
         """The script has run to its end: what was updated last ends a step."""
         first = bool(self._steps_now) and not self._steps_known and self._closing is None
         if (self._updated or first) and not (self._by_recipe or self._marked):
+            if self._doubted and not self.optimizers:
+                raise LaterOptimizer(_BY_ITSELF)
             self._step_ends()
 
     def _new_phase_of_step(self) -> None:
         """A forward or backward after the first step's optimizers: the next step has begun before."""
         if self._updated:
             self._watched, self._updated = set(), False
-            self._step_ends()
+            if self._closing == _BY_ITSELF or not (self.optimizers or self._awaits_optimizer()):
+                self._step_ends()
+            elif self._closing is None:
+                self._doubted += 1
+                if self._doubted == _MOST_BACKWARDS:
+                    raise LaterOptimizer(_BY_ITSELF)
         if self._steps_now and not self._steps_known and not self._marked and self._closing is None:
             self._steps_known = self._steps_now
             self._step_ends()

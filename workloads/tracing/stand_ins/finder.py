@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.abc
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Collection, Sequence
@@ -31,6 +32,10 @@ _STAND_INS = {
         ),
         "workloads.tracing.stand_ins.apex",
     ),
+    **dict.fromkeys(
+        ("dropout_layer_norm", "rotary_emb", "xentropy_cuda_lib"),
+        "workloads.tracing.stand_ins.flash_attn.bare_kernels",
+    ),
     "bitsandbytes": "workloads.tracing.stand_ins.bitsandbytes",
     "flash_attn": "workloads.tracing.stand_ins.flash_attn",
     "flash_attn_interface": "workloads.tracing.stand_ins.flash_attn.hopper",
@@ -44,6 +49,9 @@ _STAND_INS = {
 
 #: Extensions that libraries use where they find them, and that programs without them run without.
 _OPTIONAL = frozenset({"mpi4py", "transformer_engine"})
+
+#: Names that packages are published under, where these are others.
+_DISTRIBUTIONS = {"flash_attn_interface": "flash-attn-3"}
 
 #: Extensions that were stood in for in this process.
 used: set[str] = set()
@@ -116,3 +124,12 @@ def install(names: Collection[str] = tuple(_STAND_INS)) -> None:
     """Stand in for ``names`` from now on, once per process."""
     torch_triton.has_triton_package()  # torch itself must not take a stand-in for the compiler's Triton
     sys.meta_path.append(_StandInFinder(names))
+    listed = importlib.metadata.packages_distributions
+
+    @functools.wraps(listed)
+    def packages_distributions() -> Any:
+        """Who looks up what it has found finds whose it is."""
+        absent = {name: [_DISTRIBUTIONS.get(name, name.replace("_", "-"))] for name in names}
+        return {**absent, **listed()}
+
+    importlib.metadata.packages_distributions = packages_distributions
