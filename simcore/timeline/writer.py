@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,19 @@ def write_run(out_dir: Path, graph: Graph, result: SimulationResult, facts: RunF
         return write_tables(folder, graph, result, facts)
 
 
-def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: RunFacts) -> RunInfo:
-    """Write the files of a run into an existing folder (see :func:`simcore.files.whole_folder`)."""
+def write_tables(
+    folder: Path, graph: Graph, result: SimulationResult, facts: RunFacts | Callable[[], RunFacts]
+) -> RunInfo:
+    """Write the files of a run into an existing folder (see :func:`simcore.files.whole_folder`).
+
+    What gives ``facts`` is called when the tables stand.
+    """
     digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
     pa.default_memory_pool().release_unused()  # what rows were encoded in
     _write_counters(folder / COUNTERS_FILE, result)
     _write_rank_classes(folder / RANK_CLASSES_FILE, result)
+    if not isinstance(facts, RunFacts):
+        facts = facts()
     memory = peak_memory(graph) if facts.memory is None else facts.memory
     info = RunInfo(
         versions=software_versions(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
-from simcore.apps.run.aside import aside
+from simcore.apps.run.aside import Aside, aside
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
@@ -24,11 +24,11 @@ from simcore.clock import give_back_memory
 from simcore.engine import Answered
 from simcore.graph import Graph, verify
 from simcore.hardware import ClusterSpec
-from simcore.memory import MemoryVerdict
+from simcore.memory import MemoryVerdict, ProgramMemory
 from simcore.records import dataclass
 from simcore.report import default_ranks, write_perfetto
-from simcore.run import Setup, run
-from simcore.timeline import RunInfo, Timeline, write_tables
+from simcore.run import Ran, Setup, run
+from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.info import AssumedValue, ResourceChange
 from simcore.units import s_from_ps
 
@@ -156,52 +156,35 @@ def run_scenario(
                     fitted.check()  # a job that does not fit is refused as soon as that is known
 
                 ran = run(graph, cluster, setup, progress=_throttled(go_on))
-            memory, fits = fitted.result()
             result = ran.result
-            facts = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
             changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
-            band, nearest = stated_band(
-                s_from_ps(result.step_ps), graph.workload, cluster.gpu,
-                settings=settings.given, network=scenario.network, edited=bool(done), ruled=bool(rules),
-            )  # fmt: skip
-            facts = dataclasses.replace(
-                facts,
-                asked=question.text,
-                question=question.key,
-                software=found.software,
-                assumed=_assumed(found, scenario),
-                band=band,
-                nearest=nearest,
-                warnings=(
-                    *_tight(fits),
-                    *unordered,
-                    *(ruled.warnings if ruled else ()),
-                    *found.warnings,
-                    *facts.warnings,
-                ),
-                assumptions=(
-                    *facts.assumptions,
-                    f"memory {fits}, by {fits.source}",
-                    *found.assumptions,
-                    *(line for change in changes for line in change.lines()),
-                    *(ruled.lines if ruled else ()),
-                ),
+
+            added = (
+                *found.assumptions,
+                *(line for change in changes for line in change.lines()),
+                *(ruled.lines if ruled else ()),
             )
-            if emit:
-                fullest = max(one.total for one in memory)
-                lines = predicted_lines(s_from_ps(result.step_ps), band, fullest, facts.capacity_bytes)
-                launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
+            warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
+            edited = {"edited": bool(done), "ruled": bool(rules)}
+            facts = partial(
+                _facts, scenario, found, graph, cluster, ran, fitted, question, stages, added, warned, edited
+            )
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
             with aside(curves, forked=page) as curved, stages.stage("writing the timeline"):
-                info = write_tables(folder, graph, result, facts)
+                info = write_tables(folder, graph, result, facts)  # whether it fits may take longer
                 peaks = curved.result()
+            memory, fits = fitted.result()
+            if emit:
+                fullest = max(one.total for one in memory)
+                lines = predicted_lines(s_from_ps(result.step_ps), info.band, fullest, fits.available_bytes)
+                launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
             answered = result.answered
             stage_of = {
                 rank: graph.programs[graph.program_of_rank[rank]].stage
                 for rank in result.representatives.tolist()
             }
-            del ran, result, curves  # of a large job hundreds of MB, which nothing below needs
+            del ran, result, curves, facts  # of a large job hundreds of MB, which nothing below needs
             give_back_memory()
             info = info.model_copy(
                 update={"memory_verdict": str(fits), "memory_peaks": peaks, "tornado": answers}
@@ -228,6 +211,31 @@ def run_scenario(
         return FinishedRun(
             out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered
         )
+
+
+def _facts(
+    scenario: Scenario, found: Loaded, graph: Graph, cluster: ClusterSpec, ran: Ran,
+    fitted: Aside[tuple[tuple[ProgramMemory, ...], MemoryVerdict]], question: RunQuestion, stages: StageTimer,
+    added: tuple[str, ...], warned: tuple[str, ...], edited: Mapping[str, bool],
+) -> RunFacts:  # fmt: skip
+    """What the writer cannot know.  Waits for the verdict on memory."""
+    memory, fits = fitted.result()
+    told = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
+    band, nearest = stated_band(
+        ran.step_s, graph.workload, cluster.gpu,
+        settings=scenario.settings.given, network=scenario.network, **edited,
+    )  # fmt: skip
+    return dataclasses.replace(
+        told,
+        asked=question.text,
+        question=question.key,
+        software=found.software,
+        assumed=_assumed(found, scenario),
+        band=band,
+        nearest=nearest,
+        warnings=(*_tight(fits), *warned, *told.warnings),
+        assumptions=(*told.assumptions, f"memory {fits}, by {fits.source}", *added),
+    )
 
 
 def _export(folder: Path, stage_of: Mapping[int, int]) -> tuple[list[int], tuple[str, ...]]:
