@@ -11,6 +11,7 @@ import pytest
 from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from workloads.imports import import_traces
+from workloads.imports.xla.hlo import HloModule
 
 TRACE = (
     Path(os.environ.get("REAL_TRACES", "no-such-folder"))
@@ -248,3 +249,17 @@ def test_an_instruction_once_launched_beside_the_gpu_waits_for_nothing(tmp_path)
     assert not any("gaps of the host" in doubt for doubt in job.report.doubts())
     # The host's time stays: custom is launched as late as recorded, at 1022, and starts 8 us later.
     assert shortened(job, "slow", 100)[0] == pytest.approx(1060, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name", ["reduce-scatter.57.double_buffer_clone.1", "all-gather-start.peeled_double_buffer", "all-reduce"]
+)
+def test_copies_of_a_collective_are_collectives(name):
+    # As XLA's passes name them (MaxText on H100); without a module the name has to tell.
+    found = HloModule("trace", []).collective(name, frozenset([name]))
+    assert found is not None
+    assert found.num_bytes == -1
+
+
+def test_a_fusion_around_a_collective_computes():
+    assert HloModule("trace", []).collective("all-reduce_fusion.3", frozenset()) is None

@@ -54,6 +54,7 @@ _KINDS = (
     ("barrier", re.compile(r"barrier", re.IGNORECASE)),
     ("reduce", re.compile(r"reduce", re.IGNORECASE)),
 )
+_BY_PEERS = re.compile(r"(?:nccl|rccl)\w*(?:send_?recv|all_?to_?all)", re.IGNORECASE)
 _EXCHANGE = re.compile(r"all_?(to|2)_?all", re.IGNORECASE)
 
 
@@ -75,6 +76,15 @@ def collective_kind(*names: str) -> str:
             if pattern.search(name):
                 return kind
     return SEND_RECV.name
+
+
+@lru_cache(maxsize=1 << 12)
+def serves_peers(kernel: str) -> bool:
+    """Whether a kernel's blocks each serve some peers and end with their data: NCCL's of sends and receives.
+
+    Those of DeepEP and its like hold their SMs until all is through.
+    """
+    return _BY_PEERS.search(kernel) is not None
 
 
 def exchange_kind(kind: str, call: str) -> str:

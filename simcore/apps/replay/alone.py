@@ -48,12 +48,16 @@ class Streaming:
     of an A100's 108 SMs are gone.  ``prefetching``: of products whose main loop HBM limits, which have
     several stages of loads under way in each block: those of attention's probabilities and values on A100
     take 1.02 to 1.04 times as long where 48 of 108 SMs are gone.  ``small_grids``: a kernel of fewer blocks
-    than there are SMs is no streaming one.
+    than there are SMs is no streaming one.  ``fills``: nor is one of as many blocks an SM on all SMs, all
+    resident at once: it was launched to fill the GPU, and what finds no place is a second wave.
+    ``staged``: nor one that passes its data through shared memory (transposes, blockwise casts).
     """
 
     saturating: float = 0.85
     prefetching: float = 0.55
     small_grids: bool = True
+    fills: bool = True
+    staged: bool = True
 
 
 STREAMING = Streaming()
@@ -157,10 +161,16 @@ def demand_alone(
             return int(rest * streaming.prefetching), 0, 1, _at_peak(rest, gpu), fixed, True, 0
         lost = _lost(gpu, block, is_product=not known and kind == "gemm/conv")
         return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost
+    each, over = divmod(blocks, gpu.num_sms)
+    if streaming.fills and 0 < each <= blocks_per_sm and not over:
+        return rest, blocks, each, streamed, fixed, True, 1
     if streaming.small_grids and 0 < blocks < gpu.num_sms and blocks_per_sm > 0:
         # So few blocks do not keep HBM busy: at most their SMs' share of it.
-        return rest, blocks, blocks_per_sm, streamed * blocks // gpu.num_sms, fixed, True, 1
+        # They wait for loads, one after the other, and do not slow each other on an SM.
+        return rest, blocks, blocks_per_sm, streamed * blocks // gpu.num_sms, fixed, True, 0
     one_wave = blocks <= 0 and streamed <= gpu.num_sms * _WAVE_BYTES_PER_SM
+    if streaming.staged and not sum(moved) and block is not None and block.shared_bytes > 0:
+        limited = False
     if limited and not one_wave:
         return int(rest * streaming.saturating), 0, 1, _at_peak(rest, gpu), fixed, True, 0
     return rest, 1 if one_wave else 0, 1, streamed, fixed, True, 0

@@ -32,7 +32,7 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "gemm/conv",
-            r"gemm|cijk_|nvjet|cutlass|scudnn|hcudnn|wgrad|dgrad|fprop|winograd|conv(?!ert)|xmma|matmul|splitkreduce"
+            r"(?<!fb)gemm|cijk_|nvjet|cutlass|scudnn|hcudnn|wgrad|dgrad|fprop|winograd|conv(?!ert)|xmma|matmul|splitkreduce"
             r"|gemv|_mm_|^mm_|::(?:add)?mm\b|::linear\b|bmm|fft2d|dot_kernel",
         ),
         (

@@ -49,6 +49,8 @@ def insights(path, **options):
         ("void cudnn::bn_bw_1C11_kernel_new<float, float>", "reduce/norm"),
         ("void split_embedding_codegen_forward_unweighted_kernel<float, long>", "embedding"),
         ("aten::mm", "gemm/conv"),
+        ("void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*)", "elementwise/copy"),
+        ("void cutlass::device_kernel<fbgemm_gpu::f8f8bf16_rowwise::GemmKernel>", "gemm/conv"),
         ("aten::add_.Tensor", "elementwise/copy"),
         ("fft_of_nobody_knows", "other"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simcore.apps.replay.alone import demand_alone
 from simcore.apps.studies.contention.bands import bands
-from simcore.apps.studies.contention.beside import Holding, time_beside
+from simcore.apps.studies.contention.beside import Channels, Holding, time_beside
 from simcore.apps.studies.contention.grids import product_grids
 from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.apps.studies.contention.published import published_rows
@@ -80,16 +80,6 @@ def test_start_cost_is_not_slowed():
     assert beside("reduce/norm", 1, (0, 0, 24), start_us=2) == 1.0
 
 
-def test_memory_keeps_what_it_limits_and_little_more():
-    # 806 MB in 440 us are 1.83 TB/s of 2.039: all that streaming kernels reach.  Fluid work in 0.85 of the
-    # time on all SMs: 0.85 * 108 / 84 = 1.093 with 84.  402 MB are half of it, and so the SMs' own.
-    limited = beside("reduce/norm", 440, (0, 0, 24), moved=(403_000_000, 403_000_000))
-    assert limited == pytest.approx(440 * 0.85 * 108 / 84, abs=1e-5)
-    assert beside("reduce/norm", 440, (0, 0, 24), moved=(402_000_000, 0)) == pytest.approx(440 * 108 / 84)
-    # A product that reads them prefetches: 0.55 * 108 / 84 < 1.
-    assert beside("gemm/conv", 440, (0, 0, 24), moved=(800_000_000, 6_000_000)) == pytest.approx(440)
-
-
 TILE = ThreadBlock(256, 248, 147_456)  # 8 warps of 7,936 registers, one block; 148,480 bytes: 164 KiB
 
 
@@ -112,16 +102,6 @@ def test_blocks_side_by_side_and_a_last_wave_of_few():
     # 100 blocks of one an SM on 108 - 2 * 8 = 92: the other 8 alone, of 54 that make a half.
     found = beside("gemm/conv", 100, (0, 0, 8), blocks=100, block=TILE)
     assert found == pytest.approx(100 * (2 - 0.35 * (1 - 8 / 54)))
-
-
-def test_few_blocks_need_few_sms():
-    # 64 blocks fit on the 84 SMs that 24 blocks of communication leave; 108 fill all SMs, and are spread.
-    assert beside("reduce/norm", 100, (0, 0, 24), blocks=64) == 100.0
-    assert beside("elementwise/copy", 100, (0, 0, 24), blocks=64, occupancy=16) == 100.0
-    assert beside("reduce/norm", 100, (0, 0, 24), blocks=108) == pytest.approx(100 * 108 / 84)
-    # On 44 SMs 44 and then 20, each less than the 54 SMs that make a half.
-    few = sum(1 - 0.35 * (1 - blocks / 54) for blocks in (44, 20))
-    assert beside("reduce/norm", 100, (0, 0, 64), blocks=64) == pytest.approx(100 * few)
 
 
 def test_clusters_fill_tpcs():
@@ -150,6 +130,10 @@ def test_published_slowdowns_of_one_sm_per_channel():
 
 GRID = {"grid": [1080, 1, 1], "block": [256, 1, 1], "registers per thread": 32}
 NCCL = {"grid": [24, 1, 1], "block": [640, 1, 1], "registers per thread": 96}
+
+
+LARGE = Channels(load_cluster("a100-8", {}), 1.0).plan("all_reduce", 1 << 30, 2)
+LEFT_OF_HBM = 1 - LARGE.rate_cap_bytes_per_s * LARGE.hbm_bytes_per_byte / A100.hbm_bytes_per_s
 
 
 def two_steps(path):
@@ -200,9 +184,9 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     # are 5 of 8 an SM and 408 / 432 of it.
     alone = 1 + (2 / 8) ** 0.8 * (1 - 0.35 * (1 - 216 / 432))
     shared = 1 + (5 / 8) ** 0.8 * (1 - 0.35 * (1 - 408 / 432))
-    # Of what size the collective is nobody knows: each waits 1.5 us for its writes.
+    # Of what size the collective is nobody knows: each waits 1.5 us for its writes, and shares HBM with them.
     assert gemm["predicted_us"] == pytest.approx(8 + 92 * shared / alone + 1.5)
-    assert add["predicted_us"] == pytest.approx(8 + 42 * 0.85 * 108 / 84 + 1.5)
+    assert add["predicted_us"] == pytest.approx(8 + 42 / LEFT_OF_HBM + 1.5)
     assert trace["step_effect"]["no contention"]["recorded_added"] == pytest.approx(40 / 415)
     assert {step["step"] for step in trace["steps"]} == {0, 1}
 
@@ -261,7 +245,7 @@ def test_what_if_a_channel_took_two_sms(tmp_path, capsys):
     alone = 1 + (2 / 8) ** 0.8 * (1 - 0.35 * (1 - 216 / 432))
     shared = 2 + (2 / 8) ** 0.8 * (1 - 0.35 * (1 - 120 / 432))
     assert gemm["predicted_us"] == pytest.approx(8 + 92 * shared / alone + 1.5)
-    assert add["predicted_us"] == pytest.approx(8 + 42 * 0.85 * 108 / 60 + 1.5)
+    assert add["predicted_us"] == pytest.approx(8 + 42 * max(0.85 * 108 / 60, 1 / LEFT_OF_HBM) + 1.5)
     assert simcore("contention-study", path, "--sms-per-channel", "-1") == 2
     assert "between 0 and 8, not -1" in capsys.readouterr().err
 
@@ -342,7 +326,8 @@ def test_numbers_come_back_from_other_traces(tmp_path, capsys):
         assert found[name]["within"] == [1.0, 1.0, 1.0]
     assert found["a"]["no_contention_within"] == [0.0, 0.0, 0.0]
     assert simcore("contention-study", "--overlap", path, "--left-out") == 0
-    assert "a: partners 1, peers 1, full_us 2, small_grids 1, saturating 1" in capsys.readouterr().out
+    told = "a: partners 1, peers 1, draws 1, full_us 2, small_grids 1, fills 1, staged 1, saturating 1"
+    assert told in capsys.readouterr().out
 
 
 def test_what_was_measured_beside_a_copy(tmp_path, capsys):

@@ -21,8 +21,9 @@ _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-broadcast",
     "collective-permute", "send", "recv",
 )  # fmt: skip
-#: A thunk that no instruction describes may still bear a collective's name.
-_NAMED = re.compile(rf"^({'|'.join(sorted(_COLLECTIVES, key=len, reverse=True))})(-start)?(\.\d+)*$")
+#: A thunk that no instruction describes may still bear a collective's name, as a copy of one does
+#: ("reduce-scatter.57.double_buffer_clone.1").
+_NAMED = re.compile(rf"^({'|'.join(sorted(_COLLECTIVES, key=len, reverse=True))})(-start)?(\.\w+)*$")
 
 _MAX_BYTES = 1 << 50
 

@@ -20,7 +20,6 @@ from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, Topology
 from simcore.hardware.sm import ThreadBlock, fences_ps
 from simcore.hardware.specs import GpuSpec
-from simcore.interference.features import EXCHANGES
 from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FixedNetwork
 from simcore.records import dataclass
@@ -29,6 +28,8 @@ from workloads.imports.collective_names import graph_collective
 
 FOREVER_PS: Final = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
 
+_MOST_EXPONENT: Final = 40  # of two: bytes of a collective
+_LARGE: Final = 1 << 30  # bytes that move at a collective's full rate
 _LITTLE: Final = 1e-12  # bytes/ps of HBM: that data moves is known, not how much of it passes HBM
 
 
@@ -39,14 +40,17 @@ class Physics:
     ``partners``: large tiles lose all of a TPC for a block of communication, see Note [Carve-outs] of
     ``hardware/sm.py``.  ``peers``: blocks of an exchange end with the data of their peers.  ``full_us``: what
     kernels wait for writes that fill the links, see Note [Fences] there; None: as the GPU's profile says.
-    Those of a few peers cost no more than that.  The others are those of :class:`Streaming` and
-    :class:`RunningKernel`.
+    Those of a few peers cost no more than that.  ``draws``: what communication moves passes HBM.
+    The others are those of :class:`Streaming` and :class:`RunningKernel`.
     """
 
     partners: bool = True
     peers: bool = True
+    draws: bool = True
     full_us: float | None = None
     small_grids: bool = STREAMING.small_grids
+    fills: bool = STREAMING.fills
+    staged: bool = STREAMING.staged
     saturating: float = STREAMING.saturating
     prefetching: float = STREAMING.prefetching
     in_common: float = RunningKernel.in_common
@@ -84,7 +88,9 @@ class Beside:
         found = demand_alone(
             self.alone_ps, self.start_ps, self.kind, self.blocks,
             self.blocks_per_sm, self.channels.gpu, self.block, self.moved,
-            Streaming(physics.saturating, physics.prefetching, physics.small_grids),
+            Streaming(
+                physics.saturating, physics.prefetching, physics.small_grids, physics.fills, physics.staged
+            ),
         )  # fmt: skip
         return found if physics.partners else (*found[:6], min(found[6], 1))
 
@@ -116,32 +122,54 @@ class Channels:
         """What a communication kernel holds of the GPU, and when its data moves.
 
         That of a collective moves last, when all ranks are there, for as long as NCCL takes.  That of an
-        exchange moves first, among those who are there, for as long as NCCL would take among all on so many
-        channels; later what is left waits for peers that come late, one after the other.  Where the size is
-        not recorded it may move at any time, and is taken to be of a few peers.
+        exchange by peers moves first, among those who are there, for as long as NCCL would take among all on
+        so many channels; later what is left waits for peers that come late, one after the other.  Where the
+        size is not recorded it may move at any time: as one of a GiB would, behind fences of a few peers; an
+        exchange's by peers is taken to be nearly over.
         """
         full_ps, few_ps = fences_ps(self.gpu.table("sm"))
         if physics.full_us is not None and full_ps:
             full_ps = round(physics.full_us * PS_PER_US)
             few_ps = min(few_ps, full_ps)
         size = min(one.group_size, self._num_gpus)
-        plan = self.plan(one.collective, one.num_bytes, size) if size > 1 and one.num_bytes > 0 else None
+        plan = self.plan_of(one)
         sms = self._sms(one.blocks or (plan.channels if plan is not None else 0))
-        lasts = round(plan.volume_bytes / plan.rate_cap_bytes_per_s * PS_PER_S) if plan is not None else 0
         end_ps = FOREVER_PS if one.outlives else one.end_ps
-        if one.collective not in EXCHANGES:
+        if not one.by_peers:
+            moving = plan or (self.plan(one.collective, _LARGE, size) if size > 1 else None)
+            draw = _draw(moving) if moving is not None and physics.draws else 0.0
             if plan is None:
-                return (Holding(one.begin_ps, end_ps, sms, one.begin_ps, few_ps),)
-            return (Holding(one.begin_ps, end_ps, sms, max(one.begin_ps, one.end_ps - lasts), full_ps),)
+                return (Holding(one.begin_ps, end_ps, sms, one.begin_ps, few_ps, draw),)
+            moves = max(one.begin_ps, one.end_ps - _lasts_ps(plan))
+            return (Holding(one.begin_ps, end_ps, sms, moves, full_ps, draw),)
         last = min(sms, self._sms(-(-one.blocks // max(2, size)) if size else 1)) if physics.peers else sms
         waits = Holding(one.begin_ps, end_ps, last, one.begin_ps, few_ps)
         if plan is None:
             return (waits,)
-        lasts = round(lasts * max(1.0, plan.channels / one.blocks)) if one.blocks else lasts
-        until = min(one.end_ps, one.begin_ps + lasts)
+        slower = max(1.0, plan.channels / one.blocks) if one.blocks else 1.0
+        until = min(one.end_ps, one.begin_ps + round(_lasts_ps(plan) * slower))
         if until <= 0:
             return (waits,)
-        return (waits, Holding(one.begin_ps, until, sms - last, one.begin_ps, full_ps))
+        draw = _draw(plan) / slower if physics.draws else 0.0
+        return (waits, Holding(one.begin_ps, until, sms - last, one.begin_ps, full_ps, draw))
+
+    def plan_of(self, one: Neighbour) -> CollectivePlan | None:
+        """What NCCL does for a recorded collective; None where neither size nor blocks tell that.
+
+        What has neither is as large as fits into its shortest recording: powers of two.
+        """
+        size = min(one.group_size, self._num_gpus)
+        if size <= 1:
+            return None
+        if one.num_bytes > 0 or one.blocks:
+            return self.plan(one.collective, one.num_bytes, size) if one.num_bytes > 0 else None
+        best = None
+        for exponent in range(_MOST_EXPONENT):
+            plan = self.plan(one.collective, 1 << exponent, size)
+            if plan is None or plan.alone_ps > one.shortest_ps:
+                break
+            best = plan
+        return best
 
     def plan(self, collective: str, num_bytes: int, size: int) -> CollectivePlan | None:
         """What NCCL would do among so many GPUs; None where it cannot."""
@@ -158,11 +186,22 @@ class Channels:
         return min(round(channels * self._sms_per_channel), self._limit)
 
 
+def _lasts_ps(plan: CollectivePlan) -> int:
+    """How long its data moves alone."""
+    return round(plan.volume_bytes / plan.rate_cap_bytes_per_s * PS_PER_S)
+
+
+def _draw(plan: CollectivePlan) -> float:
+    """What its data takes of each GPU's HBM meanwhile, bytes/ps."""
+    return plan.rate_cap_bytes_per_s * plan.hbm_bytes_per_byte / PS_PER_S
+
+
 @dataclass(frozen=True)
 class Holding:
     """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start.
 
-    Its data moves from ``moves_ps`` on; a kernel that begins meanwhile waits ``fence_ps`` for its writes.
+    Its data moves from ``moves_ps`` on, ``draw`` bytes/ps of it through HBM; a kernel that begins meanwhile
+    waits ``fence_ps`` for its writes.
     """
 
     begin_ps: int
@@ -170,6 +209,7 @@ class Holding:
     num_sms: int
     moves_ps: int = FOREVER_PS
     fence_ps: int = 0
+    draw: float = 0.0
 
 
 def time_beside(
@@ -209,7 +249,7 @@ def _communicate(clock: Clock, gpu: Gpu, holding: Holding, moving: list[int]) ->
             flow = Flow(clock, OUTSIDE, ())
             moving.append(holding.fence_ps)
             gpu.fence_ps = max(moving)
-            gpu.draw_changed(flow, 0.0, _LITTLE)
+            gpu.draw_changed(flow, holding.draw, max(holding.draw, _LITTLE))
             yield Timeout(clock, holding.end_ps - moves)
             moving.remove(holding.fence_ps)
             gpu.fence_ps = max(moving, default=0)

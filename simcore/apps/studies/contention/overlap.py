@@ -22,7 +22,7 @@ from simcore.hardware import ClusterSpec, load_cluster, named_board
 from simcore.hardware.sm import ThreadBlock, load_sm
 from simcore.outside import csv_rows
 from simcore.units import PS_PER_US
-from workloads.imports.collective_names import collective_kind
+from workloads.imports.collective_names import collective_kind, serves_peers
 
 _NEEDED: Final = ("gpu", "kernel", "alone_us", "overlapped_us")
 _CLASSES: Final = {
@@ -71,6 +71,8 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
         -FOREVER_PS, FOREVER_PS, _product(columns.get("comm_grid", "")),
         collective_kind(columns.get("collective", ""), columns.get("comm_kernel", "")),
         _whole(columns, "comm_bytes"), _whole(columns, "comm_group_size"),
+        by_peers=serves_peers(columns.get("comm_kernel", "")),
+        shortest_ps=_whole(columns, "comm_dur_us") * PS_PER_US,
     )  # fmt: skip
     beside = Beside(
         alone_ps,

@@ -11,7 +11,7 @@ two compute kernels do to each other is another question.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from simcore.apps.replay.categories import CATEGORIES, categories
 from simcore.hardware.sm import ThreadBlock
 from simcore.records import dataclass
 from workloads.imports import ImportedJob
+from workloads.imports.collective_names import serves_peers
 from workloads.imports.recorded import ImportedRank, RecordedOps
 
 #: Kernels that are one by name and shape may differ by this much when they run alone, p10 to p90.
@@ -38,7 +39,9 @@ class Neighbour:
 
     ``blocks`` are its thread blocks (0: not recorded), ``collective`` in the words of the graph.
     ``group_size`` is the whole job's where a trace of several ranks names no group.  ``outlives``: it ended
-    after the kernel, and would have if the kernel had lasted longer.
+    after the kernel, and would have if the kernel had lasted longer.  ``by_peers``: its blocks end with the
+    data of the peers that they serve.  ``shortest_ps``: its shortest recording on any rank, which bounds its
+    size where none is recorded.
     """
 
     begin_ps: int
@@ -48,6 +51,8 @@ class Neighbour:
     num_bytes: int
     group_size: int
     outlives: bool = False
+    by_peers: bool = False
+    shortest_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,9 @@ def overlapped_kernels(job: ImportedJob) -> Pairs:
     found: list[OverlappedKernel] = []
     noise: list[tuple[float, int]] = []
     unmatched = others = compute = 0
+    shortest = _shortest_ps(job)
     for rank in job.ranks:
-        part = _of_rank(rank, max(0, job.report.world_size))
+        part = _of_rank(rank, max(0, job.report.world_size), shortest)
         found += part.kernels
         noise += part.noise
         unmatched += part.unmatched
@@ -112,7 +118,18 @@ def overlapped_kernels(job: ImportedJob) -> Pairs:
     return Pairs(tuple(found), tuple(noise), unmatched, others, compute)
 
 
-def _of_rank(rank: ImportedRank, world_size: int) -> Pairs:
+def _shortest_ps(job: ImportedJob) -> dict[str, int]:
+    """By name, the shortest recording of what communicates: of the rank that comes last."""
+    found: dict[str, int] = {}
+    for rank in job.ranks:
+        ops = rank.recorded
+        for op in np.flatnonzero(ops.is_comm).tolist():
+            name, length = ops.name[op], int(ops.end_ps[op] - ops.start_ps[op])
+            found[name] = min(length, found.get(name, length))
+    return found
+
+
+def _of_rank(rank: ImportedRank, world_size: int, shortest_ps: Mapping[str, int]) -> Pairs:
     ops = rank.recorded
     length = ops.end_ps - ops.start_ps
     kinds = categories(ops)
@@ -147,7 +164,7 @@ def _of_rank(rank: ImportedRank, world_size: int) -> Pairs:
         if beside_other[op]:
             others += 1
             continue
-        neighbours = _neighbours(ops, op, longest, world_size)
+        neighbours = _neighbours(ops, op, longest, world_size, shortest_ps)
         covered = _covered(neighbours, int(length[op]))
         if covered < MIN_COVERED:
             continue
@@ -200,7 +217,9 @@ def _beside(ops: RecordedOps, op: int, longest_ps: int) -> list[int]:
     return [other for other in inside[shared > 0].tolist() if other != op]
 
 
-def _neighbours(ops: RecordedOps, op: int, longest_ps: int, world_size: int) -> tuple[Neighbour, ...]:
+def _neighbours(
+    ops: RecordedOps, op: int, longest_ps: int, world_size: int, shortest_ps: Mapping[str, int]
+) -> tuple[Neighbour, ...]:
     known = ops.collectives
     start = int(ops.start_ps[op])
     return tuple(
@@ -212,6 +231,8 @@ def _neighbours(ops: RecordedOps, op: int, longest_ps: int, world_size: int) -> 
             int(known.num_bytes[other]) if known is not None else 0,
             (len(known.members[other]) or world_size) if known is not None else 0,
             outlives=bool(ops.end_ps[other] >= ops.end_ps[op]),
+            by_peers=serves_peers(ops.name[other]),
+            shortest_ps=shortest_ps[ops.name[other]],
         )
         for other in _beside(ops, op, longest_ps)
         if ops.is_comm[other]
