@@ -14,8 +14,9 @@ import simcore.cost.lookups  # noqa: F401  (imported, as the lines above, for th
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, Demands
 from simcore.cost.kernel import FORMULAS, Context, KernelShape, Work, parse_dtype, parse_shapes
+from simcore.cost.like import parameters_of
 from simcore.cost.memory_bound import instructions_s, memcpy_work, num_elements
-from simcore.cost.parameters import GenerationParameters, load_parameters
+from simcore.cost.parameters import GenerationParameters
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.graph.kinds import is_priced
@@ -60,7 +61,7 @@ class RooflineCost:
     ) -> None:
         if fp32_math not in FP32_MATH:
             raise InputError(f"fp32_math {fp32_math!r}{nearest(fp32_math, FP32_MATH)}")
-        constants = parameters or load_parameters(gpu.table("cost"))
+        constants = parameters or parameters_of(gpu)
         chosen = attention or constants.default_attention
         if chosen not in constants.attention:
             raise InputError(

@@ -10,6 +10,9 @@ import pytest
 from simcore.apps.measured.kernels import predict_rows, read_kernel_rows
 from simcore.apps.measured.nccl import predicted_us, read_nccl_rows, tells_constants
 from simcore.apps.validate.nccl import nccl_errors
+from simcore.cost.like import parameters_of
+from simcore.cost.parameters import load_parameters
+from simcore.hardware import load_gpu
 
 COLUMNS = (
     "source", "flags", "op", "gpu", "framework", "framework_version", "kernel_source", "dtype", "m", "n", "k",
@@ -140,3 +143,14 @@ def test_experts_over_64_gpus_are_on_16_trays_of_one_domain(tmp_path: Path) -> N
     plain = {"op": "alltoall", "gpu": "GB200", "bytes": 1 << 20, "num_gpus": 4, "latency_us": 30}
     (nccl,), _ = read_nccl_rows(write(tmp_path, plain))
     assert nccl.collective == "all_to_all" and nccl.exchange is None
+
+
+def test_latencies_of_another_generation_last_as_many_cycles() -> None:
+    board, known = load_gpu("rtx-pro-6000"), load_parameters("ampere")
+    cycles = load_gpu("a100-80").boost_clock_hz / board.boost_clock_hz
+    own = parameters_of(board)
+    assert own.tensor.epilogue_s == pytest.approx(cycles * known.tensor.epilogue_s)
+    assert own.attention["flash2"].block_s == pytest.approx(cycles * known.attention["flash2"].block_s)
+    assert own.memory.prologue_s == pytest.approx(cycles * known.memory.prologue_s)
+    assert own.tensor.efficiency == known.tensor.efficiency  # shares are the same
+    assert parameters_of(load_gpu("a100-80")) == known

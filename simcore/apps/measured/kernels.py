@@ -14,7 +14,8 @@ from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, w
 from simcore.cost.classify import OP_CLASSES
 from simcore.cost.gemm import operand_bytes
 from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype, parse_shapes
-from simcore.cost.parameters import GenerationParameters, load_parameters
+from simcore.cost.like import parameters_of
+from simcore.cost.parameters import GenerationParameters
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError, nearest
 from simcore.hardware import load_gpu, named_board
@@ -334,7 +335,7 @@ def predict_rows(rows: Sequence[KernelRow]) -> list[float]:
 def cost_of(gpu: str, sustained: bool) -> RooflineCost:
     """Prices of a GPU in a short burst, or held at its power limit, where short products are slowed, too."""
     spec = load_gpu(gpu)
-    constants = load_parameters(spec.table("cost"))
+    constants = parameters_of(spec)
     if not sustained:
         return RooflineCost(spec, parameters=constants)
     return RooflineCost(spec, parameters=held_at_the_limit(constants))
