@@ -18,6 +18,7 @@ from workloads.models import ModelSpec
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
+from workloads.parallel.job import Job
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rounds import workers
@@ -70,14 +71,19 @@ class Case:
         """Whether its frameworks are installed."""
         return all(importlib.util.find_spec(name) is not None for name in self.needs)
 
-    def made(self) -> listing.Listing:
-        """What the description generates."""
+    def job(self, **software: Any) -> Job:
+        """What the description says, its build with ``software``."""
         parallel = ParallelSpec(**self.parallel)
         given = {"micro_batch": 2, "seq": 128, "clip_gradients": False, "optimizer": "sgd", **self.training}
         microbatches = given.pop("microbatches", 1)
         given["global_batch"] = given["micro_batch"] * parallel.dp * microbatches
-        software = EAGER.model_copy(update=self.software)
-        return listing.of_graph(generate(self.model, parallel, TrainingSpec(**given), software))
+        build = EAGER.model_copy(update={**self.software, **software})
+        return Job(self.model, parallel, TrainingSpec(**given), build)
+
+    def made(self) -> listing.Listing:
+        """What the description generates."""
+        job = self.job()
+        return listing.of_graph(generate(job.model, job.parallel, job.training, job.software))
 
     def traced(self, pool: WorkerPool) -> listing.Listing:
         """What tracing gives now."""

@@ -290,7 +290,9 @@ def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list
         return [(kernel.num_bytes // ways, sum(map(math.prod, kernel.out_shapes)) // ways)]
     stem = kernel.name.partition(".")[0]
     in_place = stem.endswith("_") and not stem.endswith("__")
-    adds = kernel.weight_gradient and any(shape in kernel.in_shapes for shape in kernel.out_shapes)
+    # A product that adds to a buffer reads it third; shapes alone do not tell (as many tokens as columns).
+    is_product = kernel.weight_gradient and kernel.op_class in ("gemm", "bgemm")
+    adds = is_product and kernel.in_shapes[2:] == kernel.out_shapes
     if in_place or adds or kernel.accumulates or not kernel.bytes_written:
         return []
     elements = tuple(math.prod(shape) for shape in kernel.out_shapes)

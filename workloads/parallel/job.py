@@ -212,11 +212,29 @@ class Job:
 
     @property
     def gradients_go_in_step(self) -> bool:
-        """Whether gradients are autograd's, made by a step's first backward and released in the optimizer:
-        DeepSpeed's ZeRO-1 where they have the model's dtype and no product adds them to a buffer.
+        """Whether gradients are autograd's, made by a step's first backward and released with its end: where
+        they start empty and no product adds them to a buffer.
         """
-        zero1 = self.by_deepspeed and self.training.sharding == "zero1" and self.gradients_start_empty
-        return zero1 and not self.software.grad_accumulation_fusion
+        one_rank = self.training.sharding in FSDP and not self.is_fsdp
+        there = self.gradients_start_empty and not self.software.grad_accumulation_fusion
+        return there and (self.by_zero1 or self.by_ddp or one_rank) and not self.by_class
+
+    @property
+    def gradients_of_one_pass(self) -> bool:
+        """Whether they are there behind the only backward alone."""
+        return self.gradients_go_in_step and self.parallel.pp == 1 and self.num_microbatches == 1
+
+    @property
+    def by_zero1(self) -> bool:
+        """Whether DeepSpeed shards optimizer states alone."""
+        return self.by_deepspeed and self.training.sharding == "zero1"
+
+    @property
+    def by_ddp(self) -> bool:
+        """Whether PyTorch's DDP reduces gradients, through buckets (without ``gradient_as_bucket_view``)."""
+        training = self.training
+        buckets = training.bucket_bytes > 0 and training.bucket_parameters != 0
+        return training.sharding == "ddp" and buckets
 
     @property
     def gradients_start_empty(self) -> bool:

@@ -77,7 +77,7 @@ class LastingStorages:
         else:
             self._each("parameters", static.parameters, self._owned)
         if job.gradients_go_in_step:
-            pass  # see Note [The step of ZeRO-1]
+            pass  # the first backward makes them
         elif megatron or job.by_deepspeed:
             self._buffers("gradients", static.gradients, self._trained)
         else:
@@ -98,7 +98,7 @@ class LastingStorages:
         """
         if first and self.job.training.engine != "deepspeed":
             self._moments()
-        if self.job.gradients_go_in_step:
+        if self.job.gradients_go_in_step and self.job.by_zero1:
             self._zero1(gradients)
             return
         own = [
@@ -106,7 +106,7 @@ class LastingStorages:
             for name, num_bytes in self.static.step
             for storage in self._each("temporaries", num_bytes, self._trained, name)
         ]
-        for storage in own:
+        for storage in (*own, *gradients):  # zero_grad sets the latter to None
             self.free(storage)
 
     def _zero1(self, gradients: Mapping[int, int]) -> None:

@@ -213,7 +213,7 @@ class _Writer:
                 units.reduce(position, script.gradients(one.ids[position]))
             if units is not None and action.kind != "W":
                 units.after(position, forward=False)
-        if units is not None and self.at[0] in self.lasts:
+        if units is not None and (self.at[0] in self.lasts or not self.job.pipelined_by_torch):
             units.end()
         if action.kind != "I":
             if one.sent >= 0:

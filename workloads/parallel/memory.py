@@ -268,7 +268,7 @@ def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: 
         ChunkWalk(job, chunk, walked.setdefault((chunk.pieces, chunk.layers), WalkedPasses()))
         for chunk in chunks
     ]
-    worst, aside, compute = (0, 0, 0, 0), 0, 0
+    worst, aside, compute = (0, 0, 0, 0), (0, 0), 0
     if not job.is_fsdp:  # what is left between halves of backwards is known once one was walked
         for one in held:
             if one.kind == "I":
@@ -276,16 +276,16 @@ def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: 
     for one in held:
         walk = walks[one.chunk]
         beside = walk.passed(one.kind, last=one.last)
-        in_flight, idle, here = 0, -walk.idle, beside.aside - walk.idle_aside
+        in_flight, idle, others = 0, -walk.idle, (-walk.idle_aside[0], -walk.idle_aside[1])
         gradients = beside.gradients - walk.idle_gradients
         for whole, half, each in zip(one.whole, one.half, walks, strict=False):
             in_flight += whole * each.kept + half * each.walked.between
             idle += each.idle
-            here += each.idle_aside
+            others = others[0] + each.idle_aside[0], others[1] + each.idle_aside[1]
             gradients += each.idle_gradients
         gradients = min(gradients, beside.gathered + idle)
         found = in_flight, beside.working, beside.gathered + idle - gradients, gradients
-        aside = max(aside, here)
-        compute = max(compute, in_flight + beside.compute + idle - (here - beside.aside))
+        aside = max(aside[0], others[0] + beside.aside[0]), max(aside[1], others[1] + beside.aside[1])
+        compute = max(compute, in_flight + beside.compute + idle - sum(others))
         worst = max(worst, found, key=sum)
-    return _Peak(*worst, apart=max(0, compute + aside - sum(worst)))
+    return _Peak(*worst, apart=max(0, compute + sum(aside) - sum(worst)))

@@ -222,7 +222,7 @@ class Sums:
         Source: ``Reducer::finalize_backward`` and ``finalize_bucket_dense`` of ``reducer.cpp``, without
         ``gradient_as_bucket_view``.
         """
-        if not (self.job.training.bucket_bytes and self.job.training.bucket_parameters):
+        if not self.job.by_ddp:
             return
         for bucket, handle in self.reduced:
             self.writer.wait_for(handle)

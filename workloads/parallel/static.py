@@ -32,8 +32,8 @@ Named = tuple[tuple[str, int], ...]
 class StaticMemory:
     """Bytes of a stage's rank.
 
-    ``gradients``: of PyTorch's FSDP they come with each backward and go behind the step: 0, ``reduced`` has
-    them.  ``masters``, ``moments``: optimizer states.  ``buckets`` that gradients are copied through.
+    ``gradients``: where they come with each backward and go behind the step (PyTorch's FSDP, and one backward
+    of autograd's) 0, ``reduced`` has them.  ``masters``, ``moments``: optimizer states.  ``buckets`` that gradients are copied through.
     ``kept`` by name: what libraries never give back.  ``step`` by name: what the optimizer's step has for its
     own time.  ``flat``: parameters that lie in buffers; ``copied`` of these are there twice while Megatron's
     distributed optimizer puts them there, before it has any state.
@@ -108,6 +108,8 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         if training.engine == "deepspeed" and grad_bytes == WIDE and training.precision in ("bf16", "fp16"):
             grad_bytes += 2
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
+        if job.gradients_of_one_pass:
+            gradients, reduced = 0, gradients
     flat = parameters * trainable // numel if _is_flat(job) and numel else 0
     states = training.optimizer_bytes_per_parameter
     has_master = job.is_fsdp or _has_copies(job)
@@ -215,18 +217,25 @@ def _has_copies(job: Job) -> bool:
 
 
 def _buckets(job: Job, trainable: int) -> int:
-    """DeepSpeed copies gradients into buckets, and gathers parameters through one.
+    """What gradients are copied through.
 
-    With ZeRO-1 it has none (``contiguous_gradients`` is ignored), and copies what it reduces.
+    PyTorch's DDP has buckets for all of them (``Reducer::initialize_buckets`` of reducer.cpp).  DeepSpeed's
+    ZeRO-2 and 3 have a buffer of as many as a bucket may hold, however few there are, and a second one to
+    reduce beside (``setup_buckets`` of stage_1_and_2.py, stage3.py); sums in fp32 are copied to be reduced,
+    and parameters to be gathered.  Its ZeRO-1 on narrow gradients copies what it reduces in its step.
     """
-    training = job.training
+    training, most = job.training, job.training.bucket_parameters
+    if job.by_ddp and job.mesh.replicas > 1:
+        return trainable * element_bytes(training.grad_dtype)
+    if training.engine != "deepspeed" or most <= 0 or not trainable or training.sharding == "ddp":
+        return 0
+    if training.sharding in ("zero2", "zero3"):
+        twice = training.sharding == "zero2" and training.overlap_grad_reduce
+        return most * narrow_bytes(job) * (2 if twice else 1)
     if job.gradients_go_in_step:
         return 0
-    copies = training.engine == "deepspeed" and not job.is_fsdp and training.sharding != "ddp"
-    if not copies or training.bucket_parameters <= 0:
-        return 0
-    bucket = min(trainable, training.bucket_parameters)
-    return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
+    widths = element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype)
+    return min(trainable, most) * widths
 
 
 def _received(job: Job, stage: int) -> Named:
@@ -277,7 +286,7 @@ def _step(job: Job, pieces: tuple[ModelPiece, ...], owned: int) -> Named:
     """
     training = job.training
     found: dict[str, int] = {}
-    if job.gradients_go_in_step:
+    if job.by_zero1 and job.gradients_go_in_step:
         return (("gradients on their way to fp32", _zero1_step(job, pieces, owned)),)
     narrow = element_bytes(training.grad_dtype) < WIDE and training.optimizer != "none"
     if owned and narrow and training.optimizer_bytes_per_parameter >= 12:

@@ -24,21 +24,21 @@ from workloads.models.storages import INPUT, OUTPUT_GRADIENT, Pass, storages_of
 from workloads.parallel.handed import keeps_sent, kept_bytes, stays
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
-from workloads.parallel.unit_storages import COMPUTE, REDUCED, HeldUnits, UnitStorages
+from workloads.parallel.unit_storages import COMPUTE, GATHERS, REDUCED, REDUCTIONS, HeldUnits, UnitStorages
 
 
 @dataclass(frozen=True)
 class PassMemory:
     """Bytes at the peak of a pass beyond what microbatches keep for backward: ``working``, and units of FSDP
     (``gathered``; where the pass has released what it kept, less than they hold), reduced ``gradients``
-    among them.  ``aside``: the most that pools of other streams hold in it, ``compute``: that of the compute
-    stream beyond what is kept.
+    among them.  ``aside``: the most that the pools of gathers and of reductions hold in it, ``compute``: that
+    of the compute stream beyond what is kept.
     """
 
     working: int = 0
     gathered: int = 0
     gradients: int = 0
-    aside: int = 0
+    aside: tuple[int, int] = (0, 0)
     compute: int = 0
 
     @property
@@ -73,11 +73,11 @@ class _Level:
 
 class _Part(NamedTuple):
     """Events of a pass through a piece: of its loss (True), behind it (False) or all (None), less the release
-    of what ``stays``; ``sharded``: gradients stay where FSDP reduces them.
+    of what ``stays``; ``kept``: gradients stay, for FSDP to reduce or until the step.
     """
 
     kind: Pass
-    sharded: bool
+    kept: bool
     of_loss: bool | None = None
     stays: tuple[int, ...] = ()
 
@@ -90,7 +90,7 @@ def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], part: _Part) -
     num_bytes = np.array([_blocks(one.num_bytes) for one in made.storages], dtype=np.int64)
     gradients = np.array([one.gradient for one in made.storages], dtype=np.bool_)
     numbers = np.where(codes >= 0, codes, ~codes)
-    if part.sharded:
+    if part.kept:
         there = (codes >= 0) | ~gradients[numbers]
         codes, numbers = codes[there], numbers[there]
     levels = np.cumsum(np.where(codes >= 0, num_bytes[numbers], -num_bytes[numbers]))
@@ -111,7 +111,11 @@ class _State:
         self.units = units
         self.held = held
         self.idle = sum(num_bytes for num_bytes, _ in held.values())
-        self.aside = sum(num_bytes for num_bytes, stream in held.values() if stream != COMPUTE)
+        gathers, reductions = (
+            sum(num_bytes for num_bytes, own in held.values() if own == stream)
+            for stream in (GATHERS, REDUCTIONS)
+        )
+        self.aside = gathers, reductions
         self.gradients = sum(held[storage][0] for storage in units.owned.values())
 
 
@@ -132,7 +136,7 @@ class ChunkWalk:
     """Passes through ``chunk``, one after the other; see Note [Passes through a chunk].
 
     ``kept``: bytes of a microbatch until its backward; ``idle``: those of units between passes, of these
-    ``idle_aside`` in pools of other streams, and ``idle_gradients`` reduced.
+    ``idle_aside`` in the pools of gathers and of reductions, and ``idle_gradients`` reduced.
     """
 
     job: Job
@@ -140,11 +144,11 @@ class ChunkWalk:
     walked: WalkedPasses = field(default_factory=WalkedPasses)
     kept: int = 0
     idle: int = 0
-    idle_aside: int = 0
+    idle_aside: tuple[int, int] = (0, 0)
     idle_gradients: int = 0
     _levels: list[int] = field(default_factory=lambda: [0, 0, 0])  # live bytes of each stream's pool
     _worst: tuple[int, int, int] = (0, 0, 0)  # live bytes, of them those of units, reduced gradients
-    _aside: int = 0
+    _aside: list[int] = field(default_factory=lambda: [0, 0, 0])  # the most of each stream's pool
     _compute: int = 0
     _of_units: int = 0
     _reduced: int = 0
@@ -184,7 +188,7 @@ class ChunkWalk:
         self._reduced = 0 if self._at is None else self.walked.states[self._at].gradients
         start = {"F": 0, "W": self.walked.between}.get(kind, self.kept)
         self._levels[COMPUTE] += start
-        self._worst, self._aside = (0, 0, 0), sum(self._levels) - self._levels[COMPUTE]
+        self._worst, self._aside = (0, 0, 0), list(self._levels)
         self._compute = 0
         if kind == "F":
             self._forward()
@@ -196,7 +200,8 @@ class ChunkWalk:
         beside = max(0, most - (self.walked.between if kind == "W" else self.kept))
         gathered = min(of_units, beside)
         compute = self._compute - (self.walked.between if kind == "W" else self.kept)
-        found = PassMemory(beside - gathered, gathered, gradients, self._aside, compute)
+        aside = self._aside[GATHERS], self._aside[REDUCTIONS]
+        found = PassMemory(beside - gathered, gathered, gradients, aside, compute)
         if self._units is None:
             return found, None
         at = self._units.gathered()
@@ -234,7 +239,7 @@ class ChunkWalk:
                 units.reduce(position, {self._hold(gradients, COMPUTE): gradients})
             if units is not None and kind != "W":
                 units.after(position, forward=False)
-        if units is not None and last:
+        if units is not None and (last or not self.job.pipelined_by_torch):
             units.end()
         first = next((piece for piece in pieces if piece.backward), None)
         made = storages_of(first, self._sizes) if first is not None else None
@@ -245,7 +250,8 @@ class ChunkWalk:
 
     def _pass(self, position: int, kind: Pass, of_loss: bool | None = None) -> int:
         """Bytes of the gradients of the piece there, if they stay."""
-        part = _Part(kind, self._units is not None, of_loss, self._stays[position])
+        stay = self._units is not None or self.job.gradients_of_one_pass
+        part = _Part(kind, stay, of_loss, self._stays[position])
         level = _level(self.chunk.pieces[position], self._sizes, part)
         self._reach(level.highest)
         self._levels[COMPUTE] += level.net
@@ -265,7 +271,7 @@ class ChunkWalk:
 
     def _alloc(self, _category: str, name: str, num_bytes: int, _position: int, stream: int) -> int:
         self._levels[stream] += _blocks(num_bytes)
-        self._aside = max(self._aside, sum(self._levels) - self._levels[COMPUTE])
+        self._aside[stream] = max(self._aside[stream], self._levels[stream])
         number = self._hold(_blocks(num_bytes), stream)
         self._reduced += _blocks(num_bytes) if name == REDUCED else 0
         self._reach(0)
