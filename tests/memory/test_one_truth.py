@@ -48,7 +48,9 @@ def pairs(name: str) -> Iterator[tuple[PlayedStage, PlayedStage]]:
     return zip(traced, played_stages(job), strict=True)
 
 
-@pytest.mark.parametrize("name", [*MEGATRON, *DDP, "titan-cp", "titan-tp", "titan-ep", "titan-fsdp", "titan-pp"])
+@pytest.mark.parametrize(
+    "name", [*MEGATRON, *DDP, "titan-cp", "titan-tp", "titan-ep", "titan-fsdp", "titan-pp"]
+)
 def test_a_description_allocates_what_a_trace_does(name: str) -> None:
     for traced, made in pairs(name):
         assert traced.stage == made.stage

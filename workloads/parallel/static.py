@@ -32,11 +32,11 @@ Named = tuple[tuple[str, int], ...]
 class StaticMemory:
     """Bytes of a stage's rank.
 
-    ``gradients``: where they come with each backward and go behind the step (PyTorch's FSDP, and one backward
-    of autograd's) 0, ``reduced`` has them.  ``masters``, ``moments``: optimizer states.  ``buckets`` that gradients are copied through.
-    ``kept`` by name: what libraries never give back.  ``step`` by name: what the optimizer's step has for its
-    own time.  ``flat``: parameters that lie in buffers; ``copied`` of these are there twice while Megatron's
-    distributed optimizer puts them there, before it has any state.
+    ``gradients``: where they come with each backward and go behind the step (PyTorch's FSDP, and autograd's
+    of one backward) 0, ``reduced`` has them.  ``masters``, ``moments``: optimizer states.  ``buckets`` that
+    gradients are copied through.  ``kept`` by name: what libraries never give back.  ``step`` by name: what
+    the optimizer's step has for its own time.  ``flat``: parameters that lie in buffers; ``copied`` of these
+    are there twice while Megatron's distributed optimizer puts them there, before it has any state.
     """
 
     parameters: int
