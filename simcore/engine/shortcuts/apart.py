@@ -97,15 +97,23 @@ class _Soloist(Rank):
 
 
 class Lab:
-    """A clock, and links where nobody else is, to play cells one after the other."""
+    """A clock, and links where nobody else is, to play cells one after the other.
+
+    ``tapes``: of cells that were played here or in another one.
+    """
 
     def __init__(
-        self, bytes_per_s: npt.NDArray[np.float64], communicators: Communicators, execution: Executed
+        self,
+        bytes_per_s: npt.NDArray[np.float64],
+        communicators: Communicators,
+        execution: Executed,
+        tapes: dict[Cell, Tape],
     ) -> None:
         self.clock = Clock()
         self.network = Apart(self.clock, bytes_per_s)
         self.execution = execution
         self._communicators = communicators
+        self._tapes = tapes
         self._bound: dict[tuple[Cell, Signature], tuple[Bound, dict[int, int]]] = {}
 
     def bound(self, rank: Rank, signature: Signature, cell: Cell) -> tuple[Bound, dict[int, int]]:
@@ -122,6 +130,13 @@ class Lab:
                     calls[call] = self._communicators.apart(rank.number, call, self.network, self.clock), plan
                     number_of[self.network.route(plan).number] = number
             found = self._bound[cell, signature] = calls, number_of
+        return found
+
+    def tape(self, rank: Rank, cell: Cell) -> Tape:
+        """The items of a cell of ``rank``'s tape, or of another one's, as a tape of their own."""
+        found = self._tapes.get(cell)
+        if found is None:
+            found = self._tapes[cell] = _tape_of(rank.tape, cell)
         return found
 
 
@@ -142,7 +157,7 @@ class Playing:
         self._others = [Flow(clock, OUTSIDE, ()) for _ in draws]
         gpu.draws.update(zip(self._others, draws, strict=True))
         bound, self._number_of = lab.bound(rank, signature, cell)
-        self._rank = _Soloist(rank, _tape_of(rank.tape, cell), gpu, clock, bound)
+        self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound)
         for coroutine in self._rank.coroutines()[1:]:
             clock.process(coroutine)
         for _ in cell.items:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from simcore.engine.items import Call
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.shortcuts.cells import Cell, Pattern
+    from simcore.engine.tape import Tape
 
 #: Courses with changes, some kB each; those that never come again must not fill the memory.
 _MOST_COURSES: Final = 30_000
@@ -111,6 +112,7 @@ class CellBook:
         self._plans: dict[object, int] = {}
         self._links = Apart(Clock(), bytes_per_s)
         self._labs: list[Lab] = []
+        self._tapes: dict[Cell, Tape] = {}
         self.num_events = 0
 
     def course(self, own: OwnCalls, cell: Cell, share: Share) -> Course:
@@ -152,12 +154,15 @@ class CellBook:
 
         Errors: DisturbedError where others are concerned.
         """
-        lab = self._labs.pop() if self._labs else Lab(self._bytes_per_s, self._communicators, self._execution)
+        lab = self._labs.pop() if self._labs else self._new_lab()
         playing = Playing(lab, own.rank, own.signature(course.cell), course.cell, course.share)
         for since_ps, change in course.changes:
             playing.play_before(since_ps)
             playing.make(change)
         return playing
+
+    def _new_lab(self) -> Lab:
+        return Lab(self._bytes_per_s, self._communicators, self._execution, self._tapes)
 
     def end(self, playing: Playing, course: Course) -> None:
         """Play on to the end and note the times.  Errors: DisturbedError where something does not end."""
