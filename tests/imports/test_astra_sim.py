@@ -21,7 +21,8 @@ COMP, SEND, RECV, COLL = NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, 
 ALONE_PS = [1_400_000, 5_000_000, 0, 7_400_000, 0, 400_000, 0, 0, 300_000, 0]
 
 
-#: What ASTRA-sim of 2026-03-25 (518bd51), congestion-unaware, said: scripts/check_astra_sim.py BINARY.
+#: What builds of ASTRA-sim of 2026-03-25 (518bd51) said, with the feeder of 2025-04 (f37c2bb) and the
+#: analytical network of 2024-11 (599a047): scripts/check_astra_sim.py BINARY.
 RECORDED = Path(__file__).with_name("astra_sim.json")
 
 
@@ -68,9 +69,11 @@ def test_astra_sim_ran_these_files(tmp_path):
     recorded = json.loads(RECORDED.read_text())
     assert digest_of(tmp_path / "out") == recorded["files"]
     # Ranks 0 and 1 compute 1 + 8 us twice, gather and send twice, 3 to 4 us each; 2 and 3 then add 1 us.
-    first, last = recorded["cycles"]["0"], recorded["cycles"]["2"]
-    assert recorded["cycles"] == {"0": first, "1": first, "2": last, "3": last}
-    assert 30_000 < first < 34_000 and first + 1_000 == pytest.approx(last, abs=100)
+    assert [name.rpartition("_")[2] for name in sorted(recorded["cycles"])] == ["Aware", "Unaware"]
+    for cycles in recorded["cycles"].values():
+        first, last = cycles["0"], cycles["2"]
+        assert cycles == {"0": first, "1": first, "2": last, "3": last}
+        assert 30_000 < first < 34_000 and first + 1_000 == pytest.approx(last, abs=100)
 
 
 def test_the_command_prices_kernels_on_a_cluster(tmp_path):

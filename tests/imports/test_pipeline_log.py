@@ -258,13 +258,19 @@ def test_a_stage_whose_log_is_bad_is_stood_in_for(tmp_path, name, gaps):
     assert {row.rank for row in play(after).steps()} == {0, 2}
 
 
-def logged(schedule, num_chunks):
-    """Stages that play ``schedule``: forwards 10 ms, backwards 20 ms, cut into the chunks; a send 1 ms."""
-    lasts = {"F": 10 // num_chunks, "B": 20 // num_chunks}
-    ends = end_times(schedule, duration=lambda _, action: lasts[action.kind], p2p=1)
+def logged(schedule, num_chunks, longer=lambda stage, action: 1):
+    """Stages that play ``schedule``: forwards 10 ms, backwards 20 ms, cut into the chunks; a send 1 ms.
+
+    ``longer``: so many times, by stage and action.
+    """
+
+    def lasts(stage, action):
+        return {"F": 10 // num_chunks, "B": 20 // num_chunks}[action.kind] * longer(stage, action)
+
+    ends = end_times(schedule, duration=lasts, p2p=1)
     stages = []
-    for actions, own in zip(schedule, ends, strict=True):
-        spans = [(a.kind, (end - lasts[a.kind], end)) for a, end in zip(actions, own, strict=True)]
+    for stage, (actions, own) in enumerate(zip(schedule, ends, strict=True)):
+        spans = [(a.kind, (end - lasts(stage, a), end)) for a, end in zip(actions, own, strict=True)]
         stages.append(lists(*([span for kind, span in spans if kind == which] for which in "FB")))
     return stages
 

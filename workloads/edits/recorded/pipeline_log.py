@@ -12,7 +12,7 @@ from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, va
 from simcore.graph.size import refuse_too_large
 from simcore.records import dataclass
 from workloads.edits.job import EditableJob, Edited
-from workloads.edits.recorded.stage_times import Part, StageTimes, regrouped
+from workloads.edits.recorded.stage_times import Part, StageTimes, regrouped, without_stalls
 from workloads.edits.recorded.zero_bubble import zero_bubble
 from workloads.edits.registry import COUNT, WHOLE, EditCall, Value, edit
 from workloads.imports.logs.pipeline_graph import ACTION_NAMES, pipeline_graph_of
@@ -63,7 +63,7 @@ LOGGED_SCHEDULE = Value("1f1b|gpipe|interleaved[:chunks]|zero_bubble", _schedule
 )  # fmt: skip
 def logged_schedule(job: EditableJob, call: EditCall) -> Edited:
     """The logged work in another order."""
-    return _edited(job, call.value, _microbatches(_origin(job).plan))
+    return _edited(job, call.value)
 
 
 @edit(
@@ -72,22 +72,23 @@ def logged_schedule(job: EditableJob, call: EditCall) -> Edited:
 def virtual_stages(job: EditableJob, call: EditCall) -> Edited:
     """Interleaved 1F1B with so many chunks, or 1F1B."""
     wanted = WantedSchedule("interleaved" if call.value > 1 else "1f1b", call.value)
-    return _edited(job, wanted, _microbatches(_origin(job).plan))
+    return _edited(job, wanted)
 
 
 @edit("num_microbatches", value=WHOLE, help="microbatches per iteration", kinds=("pipeline_log",))
 def logged_microbatches(job: EditableJob, call: EditCall) -> Edited:
     """More or fewer of the same microbatches, in the schedule as it is."""
-    origin = _origin(job)
-    if origin.schedule not in SCHEDULES:
-        raise InputError(f"the logged schedule ({origin.schedule.replace('_', '-')}) cannot be written anew")
-    return _edited(job, WantedSchedule(origin.schedule, origin.plan.num_chunks), call.value)
+    assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
+    schedule, plan = job.origin.schedule, job.origin.plan
+    if schedule not in SCHEDULES:
+        raise InputError(f"the logged schedule ({schedule.replace('_', '-')}) cannot be written anew")
+    return _edited(job, WantedSchedule(schedule, plan.num_chunks), call.value)
 
 
 @edit("pp", value=COUNT, help="pipeline stages; layers put together or parted", kinds=("pipeline_log",))
 def logged_stages(job: EditableJob, call: EditCall) -> Edited:
     """Neighbouring stages put together, or each cut in equal parts, in 1F1B or GPipe."""
-    origin = _origin(job)
+    origin, stalled = _origin(job)
     plan, (old, new) = origin.plan, call.value
     if old not in (None, plan.num_stages):
         raise InputError(f"the log has {plan.num_stages} stages, not {old}: pp={plan.num_stages}:{new}")
@@ -110,14 +111,25 @@ def logged_stages(job: EditableJob, call: EditCall) -> Edited:
     return _rewritten(
         job, origin, WantedSchedule(origin.schedule), microbatches,
         f"layers lie evenly on the {plan.num_stages} logged stages, but for what the last takes longer (head,"
-        f" loss), and can be put on {new}; the time of sends stays",
+        f" loss), and can be put on {new}; the time of sends stays", *stalled,
     )  # fmt: skip
 
 
-def _origin(job: EditableJob) -> PipelineOrigin:
-    """What the schedule is predicted from, with what edits before it have changed."""
+def _origin(job: EditableJob) -> tuple[PipelineOrigin, list[str]]:
+    """What the schedule is predicted from, with what edits before it have changed, and what that assumes."""
     assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
-    return replace(job.origin, plan=_current_plan(job))
+    plan = _current_plan(job)
+    iterations = {number: without_stalls(stages) for number, stages in plan.iterations.items()}
+    stalls = [stall for _, found in iterations.values() for stall in found]
+    plan = replace(plan, iterations={number: stages for number, (stages, _) in iterations.items()})
+    assumed = []
+    if stalls:
+        lasted_ps, lasts_ps = max(stalls)
+        assumed.append(
+            f"{len(stalls)} pass(es) of over twice what their stage takes for that microbatch (a host that"
+            f" paused; the longest {lasted_ps / 1e9:.0f} for {lasts_ps / 1e9:.0f} ms) last what it takes"
+        )
+    return replace(job.origin, plan=plan), assumed
 
 
 def _current_plan(job: EditableJob) -> PipelinePlan:
@@ -151,8 +163,9 @@ def _microbatches(plan: PipelinePlan) -> int:
     return len({action.microbatch for action in first.actions})
 
 
-def _edited(job: EditableJob, wanted: WantedSchedule, microbatches: int) -> Edited:
-    return _rewritten(job, _origin(job), wanted, microbatches)
+def _edited(job: EditableJob, wanted: WantedSchedule, microbatches: int | None = None) -> Edited:
+    origin, stalled = _origin(job)
+    return _rewritten(job, origin, wanted, microbatches or _microbatches(origin.plan), *stalled)
 
 
 def _rewritten(
@@ -176,7 +189,10 @@ def _rewritten(
         )
     overlapped = wanted.name == "interleaved"
     if overlapped:
-        assumed.append("sends run beside computes (Megatron's overlap_p2p_communication)")
+        assumed.append(
+            "sends run beside computes (Megatron's overlap_p2p_communication) and take nothing from them:"
+            " where stages share a node, waiting receives may hold them up by several percent"
+        )
     elif wanted.name == "zero_bubble" and not _has_weights(plan):
         assumed.append(f"{wanted.weight_grad_share:.0%} of a backward is the gradients of weights")
     iterations = {

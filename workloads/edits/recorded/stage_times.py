@@ -1,9 +1,17 @@
 """What a stage of a logged pipeline needs for each microbatch, and how it falls on chunks and parts.
 
 The source of every predicted schedule: durations are those of the log, re-cut.
+
+Note [Stalls].  A host that pauses (garbage is collected, a file is written) holds one pass of one stage up,
+ten times as long as it takes.  Where the bubble hides that, the logged step is none the longer; in another
+order it falls on a pass that all wait for, where the real run of that order has no pause.  A pass lasts what
+its stage takes for that chunk times what its microbatch takes against others (sequences differ in length).
+One over twice that is a stall, and lasts that in an order written anew: so do gaps take the log's median.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +19,8 @@ from simcore.records import dataclass
 from workloads.imports.logs.pipeline_plan import PlannedAction, StagePlan
 
 _Recorded = tuple[int, int] | None
+_STALL = 2.0  # times what a pass takes
+_KNOWN = 4  # microbatches that tell what a pass takes
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,36 @@ class StageTimes:
         words = (kind, "W") if kind == "B" else (kind,)
         found = self._by_place[stage]
         return sum(a.duration_ps for word in words for a in found.get((word, microbatch), []))
+
+
+def without_stalls(stages: tuple[StagePlan, ...]) -> tuple[tuple[StagePlan, ...], list[tuple[int, int]]]:
+    """``stages`` with passes as long as they take, and of each stall how long it lasted and now lasts, ps.
+
+    See Note [Stalls].  Of fewer than four microbatches nothing is known.
+    """
+    kinds: dict[tuple[int, str, int], list[int]] = {}
+    for stage, own in enumerate(stages):
+        for action in own.actions:
+            kinds.setdefault((stage, action.kind, action.chunk), []).append(action.duration_ps)
+    usual = {kind: float(np.median(times)) for kind, times in kinds.items() if len(times) >= _KNOWN}
+    against: dict[int, list[float]] = {}
+    for stage, own in enumerate(stages):
+        for action in own.actions:
+            if lasts := usual.get((stage, action.kind, action.chunk)):
+                against.setdefault(action.microbatch, []).append(action.duration_ps / lasts)
+    size = {microbatch: float(np.median(ratios)) for microbatch, ratios in against.items()}
+    stalls: list[tuple[int, int]] = []
+    made = []
+    for stage, own in enumerate(stages):
+        actions = list(own.actions)
+        for place, action in enumerate(actions):
+            lasts = usual.get((stage, action.kind, action.chunk), 0.0)
+            lasts_ps = round(lasts * size.get(action.microbatch, 0.0))
+            if 0 < _STALL * lasts_ps < action.duration_ps:
+                stalls.append((action.duration_ps, lasts_ps))
+                actions[place] = replace(action, duration_ps=lasts_ps)
+        made.append(replace(own, actions=tuple(actions)))
+    return tuple(made), stalls
 
 
 def regrouped(stages: tuple[StagePlan, ...], num_microbatches: int, num_stages: int) -> tuple[StagePlan, ...]:
