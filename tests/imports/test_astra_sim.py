@@ -120,6 +120,26 @@ def test_files_without_start_times_are_played(tmp_path):
     assert "--step, --edit: there is no recorded step in what is given" in refused.output
 
 
+def test_a_ring_of_messages_each_after_a_send(tmp_path):
+    """Its sends need no receive: here the receive after one starts beside it."""
+    for rank in range(3):
+        to = {"comm_dst": (rank + 1) % 3, "comm_size": 1 << 20}
+        by = {"comm_src": (rank - 1) % 3, "comm_size": 1 << 20}
+        nodes = [
+            ChakraNode(1, "send", SEND, attributes=to),
+            ChakraNode(2, "receive", RECV, (), (1,), attributes=by),
+            ChakraNode(3, "add", COMP, (), (2,), duration_ps=50 * US),
+            ChakraNode(4, "send", SEND, (), (3,), attributes=to),
+            ChakraNode(5, "receive", RECV, (), (4,), attributes=by),
+        ]
+        stream(tmp_path / f"job.{rank}.et", nodes)
+    found = played(tmp_path, "--cluster", "h100-8")
+    assert found["breakdown_s"]["exposed_compute"] == pytest.approx(50e-6)
+    once = found["breakdown_s"]["exposed_communication"] / 2
+    assert once > (1 << 20) / 450e9  # twice a message by NVLink
+    assert 2 * once + 50e-6 < found["step_time_s"] < 2 * once + 65e-6  # launched after what they wait for
+
+
 def test_a_run_folder_of_what_was_played(tmp_path):
     stream(tmp_path / "job.0.et", [ChakraNode(1, "given", COMP, duration_ps=50 * US)])
     found = played(tmp_path / "job.0.et", "--out", str(tmp_path / "run"))

@@ -189,6 +189,11 @@ def _report(
         inferred.append(
             "streams are not recorded: one for compute, one for copies, one for each group's communication"
         )
+    after_sends = sum(rank.after_sends for rank in played)
+    if after_sends:
+        inferred.append(
+            f"{after_sends} messages that come after a send of their rank do not wait until it is received"
+        )
     if any(rank.guessed_groups for rank in played):
         inferred.append("collectives without a known group are of all ranks")
     return ImportReport(

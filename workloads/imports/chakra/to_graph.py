@@ -11,7 +11,7 @@ from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
-from simcore.graph.kinds import COMMUNICATION, ON_GPU
+from simcore.graph.kinds import COMMUNICATION, ON_GPU, P2P
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.outside import quoted
 from simcore.records import dataclass
@@ -60,6 +60,7 @@ class RankNodes:
     guessed_streams: bool = False
     guessed_groups: bool = False
     stood_in: int = 0
+    after_sends: int = 0
 
     @classmethod
     def of(cls, file: RankFile) -> RankNodes:
@@ -148,6 +149,8 @@ class _NodeWriter:
     stream_of: dict[int, str] = field(default_factory=dict)
     #: What nodes that are no ops depend on.
     through: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: What sends depend on.  Theirs is done when it has left, ours when it has arrived.
+    sends: dict[int, tuple[int, ...]] = field(default_factory=dict)
     #: Row, kind and stream of the first op of its kind.
     first_of: dict[tuple[object, ...], tuple[int, OpKind, str]] = field(default_factory=dict)
 
@@ -168,6 +171,16 @@ class _NodeWriter:
         found: dict[int, None] = {}
         for source in ids:
             found |= dict.fromkeys(self.through.get(source, (source,)))
+        return tuple(found)
+
+    def _past_sends(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """What a message waits for: in a ring each would wait for the receive that comes after its send."""
+        if self.sends.keys().isdisjoint(ids):
+            return ids
+        self.rank.after_sends += 1
+        found: dict[int, None] = {}
+        for source in ids:
+            found |= dict.fromkeys(self.sends.get(source, (source,)))
         return tuple(found)
 
     def _write(self, node: ChakraNode, first: int) -> None:
@@ -193,6 +206,10 @@ class _NodeWriter:
                 kind, alike = OpKind.COLLECTIVE, None  # counted one by one
             stream = str(columns["stream"])
         sources = self._sources(node.data_deps)
+        if told is None and kind in P2P:
+            sources = self._past_sends(sources)
+            if kind == OpKind.SEND:
+                self.sends[node.id] = sources
         if told is None:
             # What the stream orders by itself needs no wait; the host waits where it depends on the GPU.
             waits = [s for s in sources if s in self.row and self.stream_of[s] not in (stream, "host")]
