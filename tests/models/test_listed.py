@@ -116,3 +116,52 @@ def test_norms_that_cannot_be_shared_are_refused(preset: str, told: str) -> None
     said = {"model": "resnet50", "parallel": {"norm_group": 2}, "software": {"preset": preset}}
     with pytest.raises(InputError, match=told):
         complete(said, "here", num_gpus=3 if preset == "mxnet-mlperf" else 4).graph()
+
+
+@pytest.mark.parametrize(
+    ("software", "told"),
+    [
+        ({}, ["_to_copy float16", "native_group_norm float32", "relu_ float32"]),
+        ({"channels_last": True}, ["_to_copy float16", "clone float32", "native_group_norm float32",
+                                   "relu_ float32"]),
+        ({"narrow_norms": True}, ["native_group_norm float16", "relu_ float16"]),
+        ({"compiled": True, "channels_last": True}, ["native_group_norm float16"]),
+    ],
+)  # fmt: skip
+def test_group_norms_cast_and_copy_as_the_build_does(software: dict[str, bool], told: list[str]) -> None:
+    # A convolution under autocast leaves 16 bits; torch's norms are wide, and channel by channel on GPUs.
+    model = checked(BlockModel, {"blocks": [_IMAGE, {**_CONV, "norm": "group"}, _CLASSIFY]}, "here: model")
+    spec = SoftwareSpec(autocast=True, **{"channels_last": False, **software})
+    shard = Shard(micro_batch=1, seq=1, precision="fp16", software=spec, trainable="none")
+    names = [
+        f"{kernel.name.removeprefix('aten::')} {kernel.dtype}"
+        for piece in listed_pieces(model, shard).all_pieces
+        for kernel in piece.forward
+    ]
+    behind = next(k for k, name in enumerate(names) if name.startswith("convolution")) + 1
+    assert names[behind : behind + len(told)] == told
+
+
+def test_a_compiler_joins_what_is_between_products_of_windows_and_makes_pools_elementwise() -> None:
+    def names(model: str, **software: bool) -> list[str]:
+        listed = listed_model(model, 224)
+        assert listed is not None
+        spec = SoftwareSpec(autocast=True, bias_in_product=True, **software)
+        shard = Shard(micro_batch=1, seq=1, precision="fp16", software=spec, trainable="none")
+        return [
+            f"{kernel.name} {kernel.op_class}"
+            for piece in listed_pieces(listed, shard).all_pieces
+            for kernel in piece.forward
+        ]
+
+    # Of each of 12 layers: four products by weights, two of attention, two norms, a softmax, a GELU, and
+    # copies of queries, keys, values and sums; what is added and put in order is in these.
+    compiled = names("swin_tiny_patch4_window7_224", compiled=True)
+    joined = ("aten::_softmax", "aten::clone", "aten::add.Tensor", "aten::mul.Tensor", "aten::roll")
+    assert [sum(name.startswith(one) for name in compiled) for one in joined] == [12, 4 * 12, 0, 0, 0]
+    eager = names("swin_tiny_patch4_window7_224")
+    # Two sums and a bias a layer, and a mask in the shifted ones; windows are cut and put back, half of them
+    # rolled before and behind (the last stage is one window); queries are scaled.
+    assert [sum(name.startswith(one) for name in eager) for one in joined] == [12, 6 * 12, 41, 12, 10]
+    assert "max_pool elementwise" in names("resnet50", compiled=True)
+    assert "aten::max_pool2d_with_indices pool" in names("resnet50")

@@ -172,6 +172,7 @@ def eager_attention(
 
     Under autocast the softmax writes fp32, which is cast for the product with the values.  ``additions``: how
     many biases of heads are added to the scores, ``window_mask``: of how many windows each has a mask.
+    A compiler makes one kernel of all that is between the products.
     """
     rows, module = core.batch * core.heads, core.module
     query, key = shard.tensor(rows, queries, core.qk_size), shard.tensor(rows, core.qk_size, keys)
@@ -184,16 +185,22 @@ def eager_attention(
         op.run("aten::clone", [copied], [copied], module=module)
     op.run("aten::bmm", [query, key], [scores], op_class="bgemm", flops=flops[0], module=module,
            saved_inputs=query.num_bytes + key.num_bytes)  # fmt: skip
+    fuses = shard.software.compiled and shard.trainable == "none"
+    biases = [
+        Tensor((masks, core.heads if masks == 1 else 1, queries, keys), "float32")
+        for masks in (*[1] * additions, *([window_mask] if window_mask else []))
+    ]
     scaled = query if additions else scores  # before the product where biases come behind it
-    op.run("aten::mul.Tensor", [scaled], [scaled], module=module)
+    if not fuses:
+        op.run("aten::mul.Tensor", [scaled], [scaled], module=module)
     current = scores
-    for masks in (*[1] * additions, *([window_mask] if window_mask else [])):
-        bias = Tensor((masks, core.heads if masks == 1 else 1, queries, keys), "float32")
+    for bias in biases if not fuses else ():
         before, current = current, wide if shard.casts else scores
         op.run("aten::add.Tensor", [before, bias], [current], module=module)
-    probabilities = wide if shard.casts else scores
-    op.run("aten::_softmax", [current], [probabilities], module=module, saved_outputs=probabilities.num_bytes)
-    if shard.casts:
+    probabilities = wide if shard.casts and not fuses else scores
+    op.run("aten::_softmax", [current, *(biases if fuses else ())], [probabilities], module=module,
+           saved_outputs=probabilities.num_bytes)  # fmt: skip
+    if shard.casts and not fuses:
         op.run("aten::_to_copy", [wide], [scores], module=module)
     op.run("aten::clone", [value], [value], module=module, saved_inputs=value.num_bytes)
     op.run("aten::bmm", [scores, value], [out], op_class="bgemm", flops=flops[1], module=module,

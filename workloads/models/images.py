@@ -110,11 +110,21 @@ def _is_turned(at: Passage, x: Tensor, groups: int) -> bool:
 def group_norm(
     at: Passage, x: Tensor, act: Activation, module: str, residual: Tensor | None = None
 ) -> Tensor:
-    """Norms over groups of channels of each sample; wide under autocast."""
-    op, wide = at.tape.op(), x.like(*x.shape, dtype=at.shard.wide_dtype)
+    """Norms over groups of channels of each sample; wide under autocast.
+
+    Channel by channel on GPUs: images that lie pixel by pixel are copied, as are their gradients
+    (aten/src/ATen/native/group_norm.cpp; native_group_norm of derivatives.yaml).  A compiler casts within it,
+    and applies the activation.
+    """
+    fused = at.shard.software.compiled and at.shard.trainable == "none"
+    op, wide = at.tape.op(), x if fused else x.like(*x.shape, dtype=at.shard.norm_dtype)
     if wide.dtype != x.dtype:
         op.run("aten::_to_copy", [x], [wide], module=module)
         op.back(compute("aten::_to_copy", [wide], [x], module=module), "input")
+    if at.shard.software.channels_last and not fused:
+        op = at.tape.op()
+        op.run("aten::clone", [wide], [wide], op_class="copy", module=module)
+        op.back(compute("aten::clone", [wide], [wide], op_class="copy", module=module))
     op, rows = at.tape.op(), Tensor((x.shape[1],), wide.dtype)
     for name in ("weight", "bias"):
         op.parameter(f"{module}.{name}", x.shape[1])
@@ -124,7 +134,7 @@ def group_norm(
                     op_class="batch_norm_bwd", module=module))  # fmt: skip
     if residual is not None:
         wide = residual_add(at, wide, residual, module)
-    return activate(at, wide, act, module)
+    return wide if fused else activate(at, wide, act, module)
 
 
 def normed(
@@ -209,13 +219,22 @@ def activate(at: Passage, x: Tensor, act: Activation, module: str) -> Tensor:
 
 
 def max_pool(at: Passage, x: Tensor, stride: int, module: str) -> Tensor:
-    """The maximum of each window, and where it was; what windows share is read from cache."""
+    """The maximum of each window, and where it was; what windows share is read from cache.
+
+    A compiler makes an elementwise kernel of it, which keeps a byte of where it was for backward
+    (torch/_inductor/lowering.py: _low_memory_max_pool).
+    """
     batch, channels, height, width = x.shape
     y = x.like(batch, channels, -(-height // stride), -(-width // stride))
     places = y.like(*y.shape, dtype="int64")
     op = at.tape.op()
-    op.run("aten::max_pool2d_with_indices", [x], [y, places], op_class="pool", module=module,
-           saved_inputs=x.num_bytes, saved_outputs=places.num_bytes)  # fmt: skip
+    compiled = at.shard.software.compiled
+    if compiled:
+        places = y.like(*y.shape, dtype="int8")
+    kept = [places] if at.shard.trainable != "none" or not compiled else []
+    op.run("max_pool" if compiled else "aten::max_pool2d_with_indices", [x], [y, *kept],
+           op_class="elementwise" if compiled else "pool", module=module, saved_inputs=x.num_bytes,
+           saved_outputs=places.num_bytes)  # fmt: skip
     op.back(
         compute("aten::max_pool2d_with_indices_backward", [y, x, places], [x], op_class="pool", module=module)
     )
@@ -227,7 +246,8 @@ def average_pool(at: Passage, x: Tensor, stride: int, module: str) -> Tensor:
     batch, channels, height, width = x.shape
     y = x.like(batch, channels, -(-height // stride), -(-width // stride))
     op = at.tape.op()
-    op.run("aten::avg_pool2d", [x], [y], op_class="pool", module=module)
+    kind = "elementwise" if at.shard.software.compiled else "pool"
+    op.run("aten::avg_pool2d", [x], [y], op_class=kind, module=module)
     op.back(compute("aten::avg_pool2d_backward", [y, x], [x], op_class="pool", module=module))
     return y
 

@@ -92,6 +92,11 @@ class Shard:
         return "float32" if self.casts else self.dtype
 
     @property
+    def norm_dtype(self) -> str:
+        """Dtype that norms over channels read and write: the wide one, unless the model casts before them."""
+        return self.dtype if self.software.narrow_norms else self.wide_dtype
+
+    @property
     def main_grad_dtype(self) -> str:
         """Dtype that weight gradients are kept in."""
         return DTYPES[self.grad_dtype]

@@ -48,8 +48,9 @@ class SoftwareSpec(Frozen):
     (its steps without fusion, over one copy of the logits), "unfused" (PyTorch's) or "loss_parallel"
     (PyTorch's, step by step where ranks have columns of the logits: torch.distributed.tensor.parallel).
     ``autocast``: parameters and residual sums stay in fp32, see ``autocast.py``;  ``channels_last``: images
-    lie pixel by pixel, see Note [Order of channels] of ``images.py``.  ``norm_activation_fusion``: one kernel
-    for a batch norm, the residual sum and the activation behind it.
+    lie pixel by pixel, see Note [Order of channels] of ``images.py``.  ``narrow_norms``: norms over channels
+    cast before they compute, not behind (timm's fast_norm).  ``norm_activation_fusion``: one kernel for a
+    batch norm, the residual sum and the activation behind it.
     ``lookup_kernels``: one for all tables of a rank, one each, or what TensorFlow's feature columns make of
     each ("columns"); ``table_kernels``: FBGEMM's, HugeCTR's, or such as share lookups out evenly;
     ``table_update``, ``keys_ahead``, ``keys_sorted``: see Note [Lookups] of ``kinds/tables.py``;
@@ -138,6 +139,7 @@ class SoftwareSpec(Frozen):
     cross_entropy: Literal["fused", "jit", "in_place", "unfused", "loss_parallel"] = "jit"
     autocast: bool = False
     channels_last: bool = True
+    narrow_norms: bool = False
     norm_activation_fusion: bool = False
     lookup_kernels: Literal["grouped", "each", "columns"] = "grouped"
     table_update: Literal["fused", "sorted", "atomic"] = "fused"

@@ -36,6 +36,12 @@ _USUAL_BATCH: Final = (
 _OLDER_HOST: Final = 1.5
 
 
+#: Presets of timm's benchmarks.  Inferred from their inference rows: group norms compute in 16 bits there, as
+#: benchmark.py's --fast-norm has them (hybrids behind a ResNet come out 2 to 12% off, 25 to 65% slow with
+#: wide ones), while the training rows of the same models, and layer norms (torch's own), are wide.
+_NARROW_NORMS: Final = "timm"
+
+
 def phase_of(row: RunRow) -> str:
     """What a row measured: "train", or "infer" where only the forward pass ran."""
     return "infer" if re.match(r"infer|eval|serv", row.text("phase"), re.IGNORECASE) else "train"
@@ -58,6 +64,7 @@ def image_words(row: RunRow, preset: Preset) -> dict[str, dict[str, Any]]:
     software: dict[str, Any] = {"preset": preset.name}
     if phase_of(row) == "infer":
         training |= {"trainable": "none"}
+        software |= {"narrow_norms": preset.name.startswith(_NARROW_NORMS)}
     if row.says("layout") and not row.text("compile").strip().lower().startswith("torch.compile"):
         software["channels_last"] = row.text("layout").lower() == "nhwc"
     if training["precision"] in ("fp32", "tf32"):

@@ -58,8 +58,8 @@ def _conv(at: Passage, spec: ConvSpec) -> None:
 
 
 def norm_channels(at: Passage, x: Tensor, module: str) -> Tensor:
-    """A layer norm over the channels of each pixel; wide under autocast."""
-    wide = at.shard.wide_dtype
+    """A layer norm over the channels of each pixel; wide under autocast, unless it is one of timm's own."""
+    wide = at.shard.norm_dtype
     if x.dtype != wide:
         narrow, x = x, x.like(*x.shape, dtype=wide)
         op = at.tape.op()

@@ -25,8 +25,15 @@ class WindowsSpec(BlockSpec):
     side: Size
 
 
+def _fuses(at: Passage) -> bool:
+    """Whether a compiler joins sums, norms and orders of tokens between two products into one kernel."""
+    return at.shard.casts and at.shard.software.compiled and at.shard.trainable == "none"
+
+
 def _copy(at: Passage, x: Tensor, name: str) -> None:
     """Tokens into another order, and back in backward."""
+    if _fuses(at):
+        return
     op = at.tape.op()
     op.run(name, [x], [x], op_class="copy", module=at.module)
     op.back(compute(name, [x], [x], op_class="copy", module=at.module), "input")
@@ -37,7 +44,7 @@ def _normed(at: Passage, x: Tensor, name: str) -> Tensor:
     wide = x.like(*x.shape, dtype=at.shard.wide_dtype)
     op = at.tape.op()
     op.back(compute("aten::add.Tensor", [x, x], [x], module=at.module), "input")
-    if wide.dtype != x.dtype:
+    if wide.dtype != x.dtype and not _fuses(at):
         op = at.tape.op()
         op.run("aten::_to_copy", [x], [wide], module=at.module)
         op.back(compute("aten::_to_copy", [wide], [x], module=at.module), "input")
@@ -45,6 +52,8 @@ def _normed(at: Passage, x: Tensor, name: str) -> Tensor:
 
 
 def _sum(at: Passage, x: Tensor, branch: Tensor) -> None:
+    if _fuses(at):  # the next norm's kernel adds
+        return
     op = at.tape.op()
     op.run("aten::add.Tensor", [x, branch], [x], module=at.module)
     if branch.dtype != x.dtype:
