@@ -348,3 +348,10 @@ def test_kernels_that_are_built_beside_flash_attention(pool: WorkerPool, tmp_pat
         "cunn_SoftMaxXEntropyBackward": ("elementwise", 0, 8 + 32 + 8 + 16, 32),
         "ln_bwd_kernel": ("norm_bwd", 0, 32 + 32 + 8 + 8 + 16, 32 + 2 * 16),
     }
+
+
+def test_products_of_groups_in_fp32_are_one_for_each_group(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "grouped", tmp_path, script="around").values()
+    products = [work for name, work in rows(found, "name", "flops") if name == "aten::mm.out"]
+    # Forward and both gradients: 4 and 12 rows, 4 -> 8.
+    assert products == [2 * 4 * 4 * 8, 2 * 12 * 4 * 8] * 3

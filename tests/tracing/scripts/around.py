@@ -164,6 +164,19 @@ def bare(model):
         optimizer.step()
 
 
+def grouped(model):
+    """Products of groups in fp32; an integer that nobody knows, but that is clamped."""
+    found = torch.rand(4, device="cuda").long()
+    assert found[0].item() == 0 and found.clamp(min=1)[0].item() == 1 and found.clamp_(2)[1].item() == 2
+    x, weights = (nn.Parameter(torch.zeros(*shape, device="cuda")) for shape in ((16, 4), (2, 4, 8)))
+    optimizer = torch.optim.SGD([x, weights, *model.cuda().parameters()], lr=0.1)
+    for _ in range(3):
+        ends = torch.tensor([4, 16], dtype=torch.int32, device="cuda")
+        torch._grouped_mm(x, weights, offs=ends).sum().backward()
+        model(x).sum().backward()
+        optimizer.step()
+
+
 def train(model):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

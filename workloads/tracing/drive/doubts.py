@@ -34,7 +34,8 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
         found.append(f"{empty} has a dimension of 0{advice}")
     elif whole:
         found.append(
-            f"integers that are not known were answered 0, sizes or loops may depend on them{advice}"
+            "integers that are not known were answered by the least that they can be, sizes or loops may "
+            f"depend on them{advice}"
         )
     found += list(dict.fromkeys(one["rule"] for one in values if one["kind"] == "missing"))
     evaluations = list(dict.fromkeys(one["site"] for one in values if one["kind"] == "evaluation"))

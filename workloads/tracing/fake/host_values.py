@@ -1,9 +1,9 @@
 """Answers for code that asks a tensor without data for its values.
 
 What is known (:mod:`workloads.tracing.fake.known_values`) is the answer.  A host branch on another value of
-the device (a loss, a gradient norm) must go somewhere: floats read as 1.0, integers as 0, booleans of the
-device as False (they are overflow flags), of the host as True, in an assertion as it passes.  Of a mask
-every element counts as true: an upper bound on what is selected.
+the device (a loss, a gradient norm) must go somewhere: floats read as 1.0, integers as 0 or what a program
+clamps them to at least, booleans of the device as False (they are overflow flags), of the host as True, in an
+assertion as it passes.  Of a mask every element counts as true: an upper bound on what is selected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.distributions import constraints
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import gpu_kernels, visible_devices
-from workloads.tracing.fake.known_values import forget, presume, presumed, remember_value, values_of
+from workloads.tracing.fake.known_values import forget, least, presume, presumed, remember_value, values_of
 from workloads.tracing.sites import asserted
 
 _INITIALISERS = (
@@ -85,7 +85,7 @@ def read_scalar(tensor: torch.Tensor) -> bool | int | float:
         with torch._C._DisableTorchDispatch():
             found: bool | int | float = known.reshape(-1)[0].item()
         return found
-    default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else 0
+    default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else max(0, least(tensor))
     if tensor.dtype == torch.bool:
         taken = asserted() if presumed(tensor) is None else presumed(tensor)
         default = tensor.device.type == "cpu" if taken is None else taken

@@ -9,7 +9,8 @@ Note [Known values]
     forgets.
 
     Comparisons with infinity and with itself (``isfinite``, ``isnan``) have one presumed answer for all
-    elements whatever the tensor holds: training is taken to stay finite.
+    elements whatever the tensor holds: training is taken to stay finite.  Integers that a program clamps from
+    below are at least that.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _most_integers = MOST_INTEGERS
 
 _VALUES = "_simcore_values"
 _PRESUMED = "_simcore_presumed"
+_LEAST = "_simcore_least"
 #: Operators whose values follow from shapes and numbers alone.
 _MADE = frozenset(
     f"aten::{name}"
@@ -58,6 +60,7 @@ _KEEPING = frozenset(
     )
 )
 _NEGATING = frozenset({"aten::logical_not", "aten::bitwise_not"})
+_BOUNDING = frozenset({"aten::clamp", "aten::clamp_", "aten::clamp_min", "aten::clamp_min_"})
 _PRESUMPTIONS = {"aten::isfinite": True, "aten::isnan": False, "aten::isinf": False, "aten::isclose": True}
 
 
@@ -99,6 +102,11 @@ def presume(tensor: torch.Tensor, answer: bool) -> None:
     setattr(tensor.untyped_storage(), _PRESUMED, answer)
 
 
+def least(tensor: torch.Tensor) -> int:
+    """What integers of ``tensor`` that are not known are at least, by what the program does; else 0."""
+    return int(getattr(tensor.untyped_storage(), _LEAST, 0))
+
+
 def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False) -> None:
     """``tensor``, which is all of its storage, holds ``values``; ``shared``: and goes on to share them."""
     if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
@@ -127,6 +135,7 @@ def forget(tensors: list[torch.Tensor]) -> None:
             if found:
                 found.pop(_VALUES, None)
                 found.pop(_PRESUMED, None)
+                found.pop(_LEAST, None)
 
 
 class KnownValues:
@@ -155,7 +164,7 @@ class KnownValues:
         if not known:
             if operator.writes:
                 forget(outputs)
-            _presume(operator.base, args, outputs)
+            _presume(operator.base, args, kwargs, outputs)
         return known
 
     def _clear(self, tensor: torch.Tensor) -> bool:
@@ -243,10 +252,14 @@ def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) ->
     return real if tensors_in(real, []) or operator.writes else None
 
 
-def _presume(base: str, args: Any, outputs: list[torch.Tensor]) -> None:
-    """Remember what is presumed of truth values (Note [Known values])."""
+def _presume(base: str, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+    """Remember what is presumed of truth values, and bounds of integers (Note [Known values])."""
     if len(outputs) != 1 or not isinstance(outputs[0], FakeTensor) or outputs[0].layout is not torch.strided:
         return
+    if base in _BOUNDING and not outputs[0].dtype.is_floating_point:
+        bound = kwargs.get("min", args[1] if len(args) > 1 else None)
+        if isinstance(bound, int):
+            setattr(outputs[0].untyped_storage(), _LEAST, bound)
     answer = _PRESUMPTIONS.get(base)
     if base in ("aten::eq", "aten::ne") and len(args) == 2:
         infinite = isinstance(args[1], float) and math.isinf(args[1])
