@@ -32,7 +32,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
         nothing = array("i", [-1]) * len(tape.streams[streams[0]])
         return Cells(streams, array("i"), array("i"), [], nothing, nothing)
     closed = finder.are_closed(places)
-    goes_on = finder.go_on(places[1:-1])
+    goes_on = finder.go_on(places)
     first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
     number = np.where(closed, np.cumsum(first) - 1, -1)
     begins = np.flatnonzero(first)
@@ -137,15 +137,18 @@ class _Finder:
         return closed
 
     def go_on(self, places: IntArray) -> BoolArray:
-        """Whether a chain may go on across each of ``places``."""
-        here = places[:, 0]
+        """Whether a chain may go on across each of ``places`` but the first and the last.
+
+        Not where the cell before ends with something that others wait for.
+        """
+        here = places[1:-1, 0]
         before = np.maximum(here - 1, 0)
         goes_on = ~self._abroad[0][here]
         for column in (self._segment[0], self._instance[0]):
             goes_on &= column[here] == column[before]
         for s, watched in enumerate(self._watched):
-            at = places[:, s]
-            goes_on &= (at == 0) | ~watched[np.maximum(at - 1, 0)]
+            at = places[1:-1, s]
+            goes_on &= (at == places[:-2, s]) | ~watched[np.maximum(at - 1, 0)]
         return goes_on
 
     def number(self, places: IntArray) -> None:
