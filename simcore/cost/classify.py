@@ -9,7 +9,8 @@ OP_CLASSES = (
     "gemm", "bgemm", "attention_fwd", "attention_bwd", "elementwise", "reduction", "softmax_fwd",
     "softmax_bwd", "norm_fwd", "norm_bwd", "embedding_fwd", "embedding_bwd", "cross_entropy", "dropout",
     "optimizer", "foreach", "copy", "fill", "transpose", "conv", "layout", "pool",
-    "batch_norm_fwd", "batch_norm_bwd", "lookup_fwd", "lookup_bwd", "key_sort", "quantize", "other",
+    "batch_norm_fwd", "batch_norm_bwd", "lookup_fwd", "lookup_bwd", "key_sort", "quantize",
+    "scan", "short_conv", "other",
 )  # fmt: skip
 
 #: Ops whose name says it all.  Everything else goes through the patterns below.
@@ -92,6 +93,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"key_sort|radix_?sort", "key_sort"),
         (r"embedding\w*(backward|bwd)", "embedding_bwd"),
         (r"embedding|^lookup", "embedding_fwd"),
+        (r"^(chunk_(scan|state|cumsum)|state_passing|bmm_chunk)_\w*(fwd|bwd)", "scan"),
+        (r"causal_conv1d", "short_conv"),
         (r"(^|_)conv(olution|_|\d|$)", "conv"),
         (r"(group|batch)\w*_?gemm", "bgemm"),
         (r"gemm|matmul|wgrad", "gemm"),

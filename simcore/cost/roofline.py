@@ -10,7 +10,8 @@ import numpy.typing as npt
 import simcore.cost.attention
 import simcore.cost.convolution
 import simcore.cost.gemm
-import simcore.cost.lookups  # noqa: F401  (imported, as the lines above, for the formulas they register)
+import simcore.cost.lookups
+import simcore.cost.scan  # noqa: F401  (imported, as the lines above, for the formulas they register)
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, Demands
 from simcore.cost.kernel import FORMULAS, Context, KernelShape, Work, parse_dtype, parse_shapes

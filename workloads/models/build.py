@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import replace
 
-from workloads.models.block import block_of
+from workloads.models.block import blocks_of
 from workloads.models.check import check_model
 from workloads.models.embeddings import embedding
 from workloads.models.families.t5 import decoder_layer
@@ -91,5 +91,5 @@ def _kind(model: ModelSpec, shard: Shard, index: int) -> Hashable:
     if index >= model.layers:
         place = {model.layers: "first", model.layers + model.decoder_layers - 1: "last"}
         return "decoder", place.get(index, ""), own
-    blocks = [block_of(model, place, index).name for place in ("attention", "feed_forward")]
+    blocks = [block.name for block in blocks_of(model, index)]
     return "layer", *blocks, model.window(index), own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcore.elementary import plain_sum
-from workloads.models.block import block_of
+from workloads.models.block import blocks_of
 from workloads.models.family import FAMILIES
 from workloads.models.spec import ModelSpec
 
@@ -17,15 +17,14 @@ def model_flops(model: ModelSpec, seq: int, *, causal_once: bool, decoder_seq: i
     seq = model.sequence(seq)
     total = plain_sum(seq * _layer(model, index, seq, causal_once) for index in range(model.layers))
     if model.mtp_layers:
-        further = _layer(model, model.layers - 1, seq, causal_once)
+        further = _layer(model, model.layers - 1, seq, causal_once, model.mtp_pattern or None)
         total += seq * model.mtp_layers * (further + 2 * model.hidden**2 + model.hidden * model.vocab)
     total += FAMILIES[model.family].multiply_adds(model, seq, decoder_seq or seq, causal_once)
     return 6.0 * total
 
 
-def _layer(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
+def _layer(model: ModelSpec, index: int, seq: int, causal_once: bool, letters: str | None = None) -> float:
     """Multiply-adds a token."""
     return plain_sum(
-        block_of(model, place, index).multiply_adds(model, index, seq, causal_once)
-        for place in ("attention", "feed_forward")
+        block.multiply_adds(model, index, seq, causal_once) for block in blocks_of(model, index, letters)
     )

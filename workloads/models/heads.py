@@ -65,6 +65,10 @@ def _further_token(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, numb
     op.back(compute("aten::clone", [both], [both], module=name))
     # Columns and their gather are as much work as the whole product over this rank's tokens.
     linear(tape, shard, both, model.hidden, Linear(f"{name}.eh_proj", replicated=True))
-    write_layer(tape, shard, model, x, f"{name}.transformer_layer", model.layers - 1)
+    letters, first = model.mtp_pattern or None, len(tape.ops)
+    write_layer(tape, shard, model, x, f"{name}.transformer_layer", model.layers - 1, letters=letters)
+    if model.mtp_shared and number:
+        for op in tape.ops[first:]:  # whose parameters are the first such layer's
+            op.trains_tied, op.parameters = op.trains, []
     norm(tape, shard, model, x, f"{name}.final_layernorm", residual=False)
     _logits(tape, shard, model, x, again=True)

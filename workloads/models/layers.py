@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from workloads.models.block import Place, block_of
+from workloads.models.block import LayerBlock, blocks_of
 from workloads.models.blocks.attention import cross_attention
 from workloads.models.elementary import norm, residual_sum
 from workloads.models.local import Shard
@@ -69,27 +69,28 @@ def _policy(shard: Shard, recompute: bool | Recompute) -> Recompute:
 
 def write_layer(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, name: str, index: int, *,
-    causal: bool | None = None, memory: Tensor | None = None,
+    causal: bool | None = None, memory: Tensor | None = None, letters: str | None = None,
 ) -> None:  # fmt: skip
-    """A layer's ops; with ``memory`` it attends to an encoder's output, too."""
+    """A layer's ops; with ``memory`` it attends to an encoder's output, too; ``letters``: its blocks, where
+    they are not the model's own.
+    """
     causal = model.causal if causal is None else causal
 
-    def own(place: Place, module: str) -> tuple[Write, bool]:
-        block = block_of(model, place, index)
+    def own(block: LayerBlock) -> tuple[str, Write, bool]:
+        norm_name, module = block.names
 
         def write(normed: Tensor) -> object:
             return block.write(tape, shard, model, normed, f"{name}.{module}", index=index, causal=causal)
 
-        return write, model.bias and block.adds_bias
+        return norm_name, write, model.bias and block.adds_bias
 
-    blocks: list[tuple[str, Write, bool]] = [("input_layernorm", *own("attention", "self_attention"))]
+    blocks = [own(block) for block in blocks_of(model, index, letters)]
     if memory is not None:
 
         def crossed(normed: Tensor) -> object:
             return cross_attention(tape, shard, model, normed, memory, f"{name}.cross_attention")
 
-        blocks.append(("pre_cross_attn_layernorm", crossed, model.bias))
-    blocks.append(("pre_mlp_layernorm", *own("feed_forward", "mlp")))
+        blocks.insert(1, ("pre_cross_attn_layernorm", crossed, model.bias))
     if model.parallel_block:
         _in_parallel(tape, shard, model, x, name, blocks)
         return

@@ -43,8 +43,9 @@ class KernelLaunch:
     what earlier microbatches left.  ``launches``: kernels that the entry stands for (the products of all
     experts on a few streams); the host pays for each.  ``scratch_bytes``: what it allocates beside what it
     writes, and gives back behind it.  ``buffered``: what it writes lies in a buffer that is never given back.
-    ``leaves``: the next piece does not wait for it, but whichever first ``awaits`` what it leaves under that
-    name.
+    ``made_bytes``: of each storage that it makes, where it writes only slices of some (none where
+    ``out_shapes`` is empty).  ``leaves``: the next piece does not wait for it, but whichever first ``awaits``
+    what it leaves under that name.
     """
 
     name: str
@@ -71,6 +72,7 @@ class KernelLaunch:
     host_us: float = 0.0
     scratch_bytes: int = 0
     buffered: bool = False
+    made_bytes: tuple[int, ...] = ()
     leaves: str = ""
     awaits: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ AttentionKernels = Literal[
 
 
 #: Modules whose kernels are graphs where only some are.
-_GRAPHED: Final = re.compile(r"\.self_attention\b|_layernorm\b|\.mlp\.(router|shared_experts)\b")
+_GRAPHED: Final = re.compile(r"\.(self_attention|mixer|norm)\b|_layernorm\b|\.mlp\.(router|shared_experts)\b")
 #: A quarter of an hour: no host takes longer for a kernel or a layer.
 _MOST_HOST_US: Final = 1e9
 #: Whose scales products in fp8 have.

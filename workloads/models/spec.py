@@ -18,6 +18,7 @@ from workloads.models.frozen import (
     LayersOrNone,
     OneOf,
     RowsOrNone,
+    Size,
     Width,
     WidthOrNone,
 )
@@ -42,7 +43,8 @@ class MoeSpec(Frozen):
     they gate are cut off at a value before (GPT-OSS).  ``capacity_factor`` None:
     dropless.  ``load``: tokens of the fullest expert over the mean (1: balanced).  ``top_groups``: a token's
     experts come from so many of ``num_groups`` equal groups (0: no groups; DeepSeek-V3, arXiv 2412.19437,
-    section 2.1.2).
+    section 2.1.2).  ``latent``: width of what experts read and write, with a projection there and back (0:
+    the model's).
     """
 
     num_experts: Heads
@@ -52,12 +54,39 @@ class MoeSpec(Frozen):
     shared_gate: bool = False
     bias: bool = False
     clamp: bool = False
+    latent: WidthOrNone = 0
     first_layer: LayersOrNone = 0
     every: Layers = 1
     capacity_factor: float | None = Field(default=None, gt=0, le=1 << 14)
     load: float = Field(default=1.0, ge=1.0, le=1 << 14)
     num_groups: HeadsOrNone = 0
     top_groups: HeadsOrNone = 0
+
+
+class MambaSpec(Frozen):
+    """State-space layers (Mamba-2, arXiv 2405.21060): ``heads`` of ``head_size`` elements, each with a
+    ``state`` for every element; heads of a group share what they read and write the state by.
+
+    ``conv``: tokens that the convolution before it sees.  ``chunk``: tokens within which the scan works on
+    scores, as attention does, instead of on states.
+    """
+
+    heads: Heads
+    head_size: Width = 64
+    state: Width = 128
+    groups: Heads = 8
+    conv: Size = 4
+    chunk: Size = 128
+
+    @property
+    def inner(self) -> int:
+        """Elements of all heads."""
+        return self.heads * self.head_size
+
+    @property
+    def projected(self) -> int:
+        """Columns of the projection before: gate, input, both of the state's, and time steps."""
+        return 2 * self.inner + 2 * self.groups * self.state + self.heads
 
 
 class ModelSpec(AnyModel):
@@ -75,7 +104,11 @@ class ModelSpec(AnyModel):
     (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
     ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
     for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of
-    the scores tells apart (T5).  A further block that was registered (``block.py``) has a key of its own.
+    the scores tells apart (T5).  ``layer_pattern``: a letter for each block of each layer, in order, where
+    layers differ: M state space (``mamba``), * attention, - feed-forward, E experts; as many letters a layer
+    as there are for each of ``layers``.  ``mtp_pattern``: letters of a layer that predicts a further token;
+    ``mtp_shared``: these layers are one.  A further block that was registered (``block.py``) has a key of
+    its own.
     """
 
     family: Annotated[str, OneOf(FAMILIES)] = "gpt"
@@ -109,6 +142,10 @@ class ModelSpec(AnyModel):
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
     mtp_layers: LayersOrNone = 0
+    mtp_pattern: Annotated[str, Field(max_length=64)] = ""
+    mtp_shared: bool = False
+    mamba: MambaSpec | None = None
+    layer_pattern: Annotated[str, Field(max_length=1 << 14)] = ""
     decoder_layers: LayersOrNone = 0
     image_size: Annotated[int, Field(ge=0, le=1 << 16)] = 0
     patch_size: Annotated[int, Field(ge=0, le=1 << 16)] = 0
@@ -156,8 +193,15 @@ class ModelSpec(AnyModel):
         """Patches of an image."""
         return (self.image_size // self.patch_size) ** 2 if self.patch_size else 0
 
+    def letters(self, index: int) -> str:
+        """Blocks of layer ``index`` by their letters; "" for a model without a pattern."""
+        each = len(self.layer_pattern) // self.layers
+        return self.layer_pattern[index * each : (index + 1) * each]
+
     def has_experts(self, index: int) -> bool:
         """Whether layer ``index`` has experts in place of the dense feed-forward block."""
+        if self.layer_pattern:
+            return "E" in self.letters(index)
         moe = self.moe
         return moe is not None and index >= moe.first_layer and (index - moe.first_layer) % moe.every == 0
 

@@ -293,9 +293,11 @@ def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list
     # A product that adds to a buffer reads it third; shapes alone do not tell (as many tokens as columns).
     is_product = kernel.weight_gradient and kernel.op_class in ("gemm", "bgemm")
     adds = is_product and kernel.in_shapes[2:] == kernel.out_shapes
-    if in_place or adds or kernel.accumulates or not kernel.bytes_written:
+    if in_place or adds or kernel.accumulates or not kernel.bytes_written or not kernel.out_shapes:
         return []
     elements = tuple(math.prod(shape) for shape in kernel.out_shapes)
+    if kernel.made_bytes:
+        return list(zip(kernel.made_bytes, elements, strict=True))
     return list(zip(_bytes_of(elements, kernel.bytes_written, kernel.dtype), elements, strict=True))
 
 

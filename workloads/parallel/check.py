@@ -117,9 +117,13 @@ def recomputable(model: ModelSpec) -> tuple[RecomputeModule, ...]:
     shares = model.moe is not None and model.moe.shared_ffn > 0
     there: dict[RecomputeModule, bool] = {
         "layernorm": True, "moe_act": any(sparse), "mla_up_proj": model.mla is not None, "core_attn": True,
-        "shared_experts": any(sparse) and shares, "mlp": not all(sparse), "moe": any(sparse),
+        "shared_experts": any(sparse) and shares, "mlp": _has_dense(model, sparse), "moe": any(sparse),
     }  # fmt: skip
     return tuple(name for name, has in there.items() if has)
+
+
+def _has_dense(model: ModelSpec, sparse: list[bool]) -> bool:
+    return "-" in model.layer_pattern if model.layer_pattern else not all(sparse)
 
 
 def _check_offloaded(model: AnyModel, training: TrainingSpec) -> None:

@@ -128,7 +128,7 @@ def test_open_inputs_that_are_many_leave_their_corners() -> None:
         ({"layers": "", "model": "mystery"}, "layers is not given"),
         ({"moe_experts": "4", "moe_topk": "0"}, "moe_topk.* not a whole number >= 1"),
         ({"gpu_type": "TPU v5"}, "no profile"),
-        ({"model": "Nemotron V3 Nano 30B"}, "Mamba"),
+        ({"model": "Jamba 52B"}, "Mamba"),
         ({"layers": "1"}, "pipeline stages"),
         ({"global_batch": "2"}, "samples on"),
     ],

@@ -121,4 +121,4 @@ def _check(model: ModelSpec, where: str) -> None:
         multiple(f"{where}.head_size", model.size_per_head, "a pair of", 2)
 
 
-register(LayerBlock("attention", "attention", _self_attention, _multiply_adds, check=_check))
+register(LayerBlock("attention", "attention", _self_attention, _multiply_adds, check=_check, symbol="*"))

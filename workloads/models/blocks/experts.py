@@ -15,6 +15,7 @@ from workloads.models.check import multiple
 from workloads.models.dispatch import plan_dispatch
 from workloads.models.elementary import activation
 from workloads.models.grouped import fuses_mlp, grouped
+from workloads.models.linear import Linear, linear
 from workloads.models.local import Shard
 from workloads.models.op_tape import Op, OpTape, TapedLaunch
 from workloads.models.pieces import HOST_SYNC, KernelLaunch
@@ -33,10 +34,19 @@ def _experts(
     plain = model.model_copy(update={"bias": False}) if model.bias else model
     first_launch, first_op = len(tape.forward), len(tape.ops)
     _route(tape, shard, moe, x, module)
-    dispatch = plan_dispatch(shard, moe, x, module)
+    sent = x
+    if moe.latent:  # on every tensor-parallel rank, of its own tokens
+        sent = linear(tape, shard, x, moe.latent, Linear(f"{module}.fc1_latent_proj", replicated=True))
+        plain = plain.model_copy(update={"hidden": moe.latent})
+    dispatch = plan_dispatch(shard, moe, sent, module)
     dispatch.write_there(tape)
     _grouped_experts(tape, shard, plain, moe, dispatch.rows, module)
     dispatch.write_back(tape)
+    if moe.latent:
+        plain = plain.model_copy(update={"hidden": model.hidden})
+        linear(tape, shard, sent, model.hidden, Linear(f"{module}.fc2_latent_proj", replicated=True))
+        # The gradient of the block's input is a sum of the router's and the experts'.
+        tape.ops[-1].back(compute("aten::add.Tensor", [x, x], [x], module=module), "input")
     if moe.shared_ffn:
         shared = f"{module}.shared_experts"
         # The gradient of the block's input is a sum.
@@ -263,8 +273,8 @@ def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) ->
     del index, seq, causal_once
     moe = model.moe
     assert moe is not None
-    width = moe.top_k * moe.ffn + moe.shared_ffn
-    return (3 if model.gated else 2) * model.hidden * width + model.hidden * moe.num_experts
+    width = (moe.latent or model.hidden) * moe.top_k * moe.ffn + model.hidden * moe.shared_ffn
+    return (3 if model.gated else 2) * width + model.hidden * (moe.num_experts + 2 * moe.latent)
 
 
 def _check(model: ModelSpec, where: str) -> None:
@@ -274,6 +284,10 @@ def _check(model: ModelSpec, where: str) -> None:
     if moe.top_k > moe.num_experts:
         raise InputError(
             f"{where}.moe.top_k: {moe.top_k} of {moe.num_experts} experts; nearest: {moe.num_experts}"
+        )
+    if model.layer_pattern and (moe.first_layer, moe.every) != (0, 1):
+        raise InputError(
+            f"{where}.moe: model.layer_pattern says which layers have experts, not first_layer or every"
         )
     if moe.first_layer >= model.layers:
         raise InputError(
@@ -302,6 +316,6 @@ def _check(model: ModelSpec, where: str) -> None:
 register(
     LayerBlock(
         "experts", "feed_forward", _experts, _multiply_adds, key="moe", spec=MoeSpec,
-        is_in=ModelSpec.has_experts, check=_check, adds_bias=False,
+        is_in=ModelSpec.has_experts, check=_check, adds_bias=False, symbol="E",
     )
 )  # fmt: skip

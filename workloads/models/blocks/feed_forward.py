@@ -50,4 +50,4 @@ def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) ->
     return (3 if model.gated else 2) * model.hidden * model.ffn
 
 
-register(LayerBlock("feed_forward", "feed_forward", _feed_forward, _multiply_adds))
+register(LayerBlock("feed_forward", "feed_forward", _feed_forward, _multiply_adds, symbol="-"))

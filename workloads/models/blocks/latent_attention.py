@@ -69,6 +69,6 @@ def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) ->
 register(
     LayerBlock(
         "latent_attention", "attention", _latent_attention, _multiply_adds, key="mla", spec=MlaSpec,
-        is_in=lambda model, _: model.mla is not None,
+        is_in=lambda model, _: model.mla is not None, symbol="*",
     )
 )  # fmt: skip

@@ -19,6 +19,11 @@ def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> N
         divides("tokens of a sequence", seq, cp, "parallel.cp")
     if parallel.cp_style == "ulysses":
         divides("attention heads of a rank", model.heads // parallel.tp, cp, "parallel.cp")
+    if model.mamba is not None:
+        divides("state-space heads of a rank", model.mamba.heads // parallel.tp, cp, "parallel.cp")
+        groups = model.mamba.groups // parallel.tp
+        if cp % groups:  # fewer groups than ranks: they are copied
+            divides("groups of state-space heads of a rank", groups, cp, "parallel.cp")
 
 
 register(Axis("cp", _check))

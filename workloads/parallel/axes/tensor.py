@@ -20,6 +20,9 @@ def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> N
     divides("columns of the feed-forward block", model.ffn, tp, "parallel.tp")
     if model.moe is not None and model.moe.shared_ffn:
         divides("columns of the shared experts", model.moe.shared_ffn, tp, "parallel.tp")
+    if model.mamba is not None:
+        divides("state-space heads", model.mamba.heads, tp, "parallel.tp")
+        divides("groups of state-space heads", model.mamba.groups, tp, "parallel.tp")
     if parallel.sequence_parallel and tp > 1:
         for seq in training.sequences(model):
             tokens = seq // parallel.cp
