@@ -70,6 +70,25 @@ def test_what_ran_is_said_to_fit_and_rows_without_memory_are_asked_too(tmp_path:
     assert table_of.record()["fits"]["false_alarms"] == ["bloom"]
 
 
+@pytest.mark.parametrize(
+    ("tp", "pp", "dp", "micro", "batch", "fp32_sums"),
+    [(8, 1, 48, 1, 2016, False), (2, 6, 32, 2, 2048, False), (2, 6, 32, 1, 2048, False),
+     (4, 6, 16, 2, 2048, True), (4, 6, 16, 1, 2048, True)],
+)  # fmt: skip
+def test_what_blooms_tables_call_out_of_memory_is_not_said_to_fit(
+    tmp_path: Path, tp: int, pp: int, dp: int, micro: int, batch: int, fp32_sums: bool
+) -> None:
+    # Its tables "GBS Variations" (181B) and "Rebalancing layers" (184B, 100 layers of 12,288 in bf16).
+    row = BLOOM.replace(",8,12,1,4,1,1,", f",{tp},{pp},1,{dp},1,1,").replace(",49.0,", ",,")
+    row = row.replace(",ZeRO-1,4,2048,", f",ZeRO-1,{micro},{batch},")
+    if fp32_sums:
+        row = row.replace(",181,72,14336,64,64,57344,", ",184,100,12288,64,64,49152,")
+        row = row.replace(",fp16,", ",bf16 (fp32 grad accumulation),")
+    (found,) = memory_errors(table(tmp_path, row)).rows
+    assert found.verdict is not None
+    assert found.verdict.word != "fits"
+
+
 def test_json_has_rows_and_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = BLOOM.replace(",57344,", ",57347,")
     assert simcore("validate", "--memory", table(tmp_path, TORCHTITAN, wrong), "--json") == 0

@@ -99,6 +99,10 @@ def test_where_nobody_says_on_how_many_gpus_the_fewest_and_the_most_are_taken(tm
     # tp 2 x pp 2 on whole nodes: 8; 256 samples in micro batches of 4 are 64 replicas of 4.
     few, many = all_described(tmp_path, world_size="", test_type="release", global_batch="256")
     assert (few.job.parallel.world_size, many.job.parallel.world_size) == (8, 256)
+    # Interleaved, a replica has at least as many microbatches as there are stages: 2.
+    chunks = {"num_virtual_stages_per_pipeline_rank": 2}
+    _, many = all_described(tmp_path, chunks, world_size="", test_type="release", global_batch="256")
+    assert many.job.parallel.world_size == 128
     # A test without a recipe ran on a node.
     assert described(tmp_path, world_size="", test_type="regular").job.parallel.world_size == 8
 

@@ -170,7 +170,7 @@ def _described(workload: Workload, kernels: str, options: dict[str, Any]) -> Tra
     software = SoftwareSpec(
         attention=_attention(workload, kernels, parallel.cp), vocab_multiple=1,
         bias_activation_fusion="num_experts" not in model, moe_grouped_gemm=False, moe_permute_fusion=False,
-        moe_router_fp32=False,
+        moe_router_fp32=False, moe_weighted_early=True,
     )  # fmt: skip
     experts = None
     if "num_experts" in model:

@@ -303,6 +303,10 @@ def _encoder_decoder(words: dict[str, tuple[str, ...]]) -> dict[str, dict[str, A
     return found
 
 
+#: Flags that give a stage several chunks.
+_INTERLEAVES: Final = {"--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"}
+
+
 def _plausible_gpus(row: RunRow, words: Words) -> list[int]:
     """GPUs as the row has them, else one node where that was the usual, else the fewest and the most."""
     if row.says("world_size"):
@@ -319,6 +323,8 @@ def _plausible_gpus(row: RunRow, words: Words) -> list[int]:
     if "release" not in row.text("test_type"):
         return [fewest]
     samples = int(words.get("--global-batch-size", ("1",))[0]) // row.count("micro_batch", 1)
+    if words.keys() & _INTERLEAVES:  # microbatches come in rounds of as many as there are stages
+        samples //= degree("pipeline-model")
     most = inner * math.gcd(max(1, samples), 1 << 20)
     return [fewest, most] if most > fewest and most % fewest == 0 else [fewest]
 
