@@ -1,5 +1,7 @@
 """Ranks of Chakra files that play the same are one program, read once; what is played stays what it was."""
 
+import json
+
 import pytest
 
 from simcore.graph import GraphBuilder, verify
@@ -102,10 +104,38 @@ def test_peers_count_from_the_rank(tmp_path, ends, expected):
     )
 
 
-def test_groups_that_nothing_describes_are_all_different(tmp_path):
-    groups = '{"a": [0, 1], "b": [2, 3], "c": [0, 1, 2, 3]}'
-    calls = [nodes_of(type=NodeType.COMM_COLL, comm_type=0, pg_name=name) for name in "aabb"]
-    assert programs(tmp_path, calls, groups) == [[0, 1], [2, 3]]
+@pytest.mark.parametrize(
+    ("groups", "names", "expected"),
+    [
+        ('{"a": [0, 1], "b": [2, 3], "c": [0, 1, 2, 3]}', "aabb", [[0, 1, 2, 3]]),
+        ('{"a": [0, 1, 2], "b": [3]}', "aaab", [[0, 1, 2], [3]]),
+        ('{"a": [0, 1], "b": [1, 2]}', "aab", [[0, 1], [2]]),  # rank 1 is in both
+    ],
+)
+def test_groups_named_at_the_same_place_are_a_family(tmp_path, groups, names, expected):
+    calls = [nodes_of(type=NodeType.COMM_COLL, comm_type=0, pg_name=name) for name in names]
+    assert programs(tmp_path, calls, groups) == expected
+
+
+def test_groups_are_told_by_content_and_play_as_ranks_alone_do(tmp_path, monkeypatch):
+    # Tensor-parallel pairs, then data parallelism across them; the file of groups has the generator's name.
+    groups = {"1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
+    for rank in range(4):
+        nodes = nodes_of(type=NodeType.COMM_COLL, comm_type=0, pg_name=str(1 + rank // 2))
+        also = {"comm_type": 0, "comm_size": 1 << 20, "pg_name": str(3 + rank % 2)}
+        nodes.append(ChakraNode(3, "gradients", NodeType.COMM_COLL, data_deps=(2,), attributes=also))
+        with (tmp_path / f"workload.{rank}.et").open("wb") as handle:
+            write_nodes(handle, nodes)
+    (tmp_path / "workload.json").write_text(json.dumps(groups))
+    together = import_traces([tmp_path])
+    assert len(together.graph.programs) == 1
+    assert not any("without a known group" in doubt for doubt in together.report.doubts())
+    monkeypatch.setattr(Meanings, "program", lambda self, file: None)
+    alone = import_traces([tmp_path])
+    assert len(alone.graph.programs) == 4
+    cluster = load_cluster("h100-8", {})
+    step_ps, alone_ps = (run(job.graph, cluster, Setup()).result.step_ps for job in (together, alone))
+    assert step_ps == alone_ps
 
 
 def test_what_a_message_says_besides_tells_ranks_apart(tmp_path):

@@ -7,6 +7,9 @@ Note [Ranks that play the same]
     few, and numbered.  Files of one digest, whose tails mean the same by position (the same family of groups,
     the same place further on in it), are one program: one of them is decoded, and stands for all.
 
+    Groups that nothing describes are a family where files of one digest name them at the same place, if they
+    are of one size.  That is no guess: a rank is in one group of a family, the one that it named.
+
     A message may be cut where a field begins: two halves that are messages by themselves say together what
     the whole does (protobuf, "last one wins, repeated fields are appended").
 """
@@ -17,7 +20,7 @@ import ast
 import json
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -164,6 +167,41 @@ def _declared(text: str) -> list[dict[str, Any]]:
         and isinstance(entry.get("ranks"), list)
         and all(type(rank) is int for rank in entry["ranks"])
     ]
+
+
+def alike_groups(
+    files: Sequence[RankFile],
+    tails: Tails,
+    known: Mapping[str, tuple[int, ...]],
+    described: Mapping[str, str],
+) -> dict[str, str]:
+    """A family for each group that no file describes: a name that groups have in common."""
+    first_of: dict[str, str] = {}
+
+    def first(name: str) -> str:
+        while (before := first_of.setdefault(name, name)) != name:
+            name = before
+        return name
+
+    firsts: dict[bytes, RankFile] = {}
+    for file in files:
+        if file.digest is None:
+            continue
+        other = firsts.setdefault(file.digest, file)
+        if other is file or len(other.tails) != len(file.tails):
+            continue
+        pairs = np.unique(np.stack((other.tails, file.tails)), axis=1)
+        for one, two in pairs[:, pairs[0] != pairs[1]].T.tolist():
+            names = [_group_name(tails.attributes(number)) for number in (one, two)]
+            sizes = {len(known.get(name, ())) for name in names}
+            if len(sizes) == 1 and not any(name in described or name not in known for name in names):
+                first_of[first(names[1])] = first(names[0])
+    return {name: f"groups like {first(name)}" for name in first_of}
+
+
+def _group_name(told: Mapping[str, Any] | None) -> str:
+    told = told or {}
+    return str(told.get("pg_name", told.get("comm_group", "")))
 
 
 class Meanings:

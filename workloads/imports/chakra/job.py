@@ -20,22 +20,28 @@ from simcore.units import PS_PER_S
 from workloads.imports.chakra.alike import RankFile, Tails, outline
 from workloads.imports.chakra.schema import EXPORT
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
-from workloads.imports.files import TraceFile, read_each, read_object
+from workloads.imports.files import TraceFile, head_of, read_each, read_object
 from workloads.imports.job import ImportedJob, ImportReport, RankReport
 from workloads.imports.op_columns import columns_of
 from workloads.imports.recorded import MAX_SPAN_S, ImportedRank, RecordedOps, Step
 
 _RANK = re.compile(r"([0-9]{1,9})\.et(?:\.gz)?$")
 _GROUP_FILE = re.compile(r"(^|/)comm_?groups?[^/]*\.json$")
+_GROUPS = re.compile(rb'\s*\{\s*"[^"]{1,99}"\s*:\s*\[\s*[0-9]')  # whatever ASTRA-sim's generators call it
 
 
 def is_chakra(source: TraceFile, head: bytes) -> bool:
     """Whether a file is a Chakra stream by name and first message, or the groups that go with some."""
-    if _GROUP_FILE.search(source.label):
+    if _tells_groups(source, head):
         return head.lstrip()[:1] == b"{"
     if not source.label.endswith((".et", ".et.gz")):
         return False
     return head.lstrip()[:1] not in (b"{", b"<")
+
+
+def _tells_groups(source: TraceFile, head: bytes) -> bool:
+    by_content = source.label.endswith(".json") and _GROUPS.match(head) is not None
+    return by_content or _GROUP_FILE.search(source.label) is not None
 
 
 def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> ImportedJob:
@@ -55,7 +61,7 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
         manifest = exports.get(source.path.parent, {"files": ()})
         if source.path.name in manifest["files"]:
             check_file(source.path, source.path.name, manifest)
-        if _GROUP_FILE.search(source.label):
+        if not source.label.endswith((".et", ".et.gz")) and _tells_groups(source, head_of(source)):
             groups.update(_groups(source))
             return None
         found = _RANK.search(source.label)

@@ -15,7 +15,7 @@ from simcore.graph.kinds import COMMUNICATION, ON_GPU, P2P
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.outside import quoted
 from simcore.records import dataclass
-from workloads.imports.chakra.alike import Meanings, RankFile, Tails
+from workloads.imports.chakra.alike import Meanings, RankFile, Tails, alike_groups
 from workloads.imports.chakra.order import LeftAside, in_order
 from workloads.imports.chakra.read import ChakraNode, read_nodes
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
@@ -91,6 +91,7 @@ def build_graph(
     for file in files:
         known |= file.groups
         families |= file.families
+    families |= alike_groups(files, tails, known, families)
     symbols = _declare(build, known, families, place)
     meanings = Meanings(tails, symbols, known, place)
     columns = OpColumns()
