@@ -7,6 +7,7 @@ import pytest
 from simcore.apps.measured.runs.predict import predict_case
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
+from workloads.jobs.presets import load_preset
 from workloads.jobs.published import RunRow, describe, measured_step_s
 from workloads.jobs.published.columns import as_run
 from workloads.models.listed import BlockModel
@@ -41,6 +42,22 @@ def test_a_row_of_images_names_an_architecture_and_a_batch() -> None:
 def test_the_phase_says_whether_weights_are_trained() -> None:
     (case,) = describe(_row(phase="infer")).cases
     assert case.training.trainable == "none"
+    # timm's inference alone has norms over channels in 16 bits.
+    assert case.software.narrow_norms
+    assert not describe(_row()).cases[0].software.narrow_norms
+
+
+@pytest.mark.parametrize(("gpu", "slower"), [("A100-SXM-80GB", 1.0), ("V100-16GB", 1.5)])
+def test_small_batches_wait_for_the_host_of_their_gpus(gpu: str, slower: float) -> None:
+    said = {
+        "source": "NVIDIA/DeepLearningExamples", "model": "efficientnet-b0", "framework": "PyTorch",
+        "source_path": "PyTorch/Classification/ConvNets/efficientnet/README.md", "family": "cnn",
+    }  # fmt: skip
+    (case,) = describe(_row(**said, phase="infer", gpu=gpu, batch_per_gpu="1", global_batch="1")).cases
+    assert case.software.name == "nvidia-convnets"
+    usual = load_preset("nvidia-convnets").values("software")["host_us_per_kernel"]
+    assert case.software.host_us_per_kernel == slower * usual
+    assert not case.software.narrow_norms
 
 
 def test_a_step_is_the_time_of_a_batch_or_its_samples_over_their_rate() -> None:

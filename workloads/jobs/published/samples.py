@@ -61,7 +61,7 @@ def image_words(row: RunRow, preset: Preset) -> dict[str, dict[str, Any]]:
     training: dict[str, Any] = {
         "precision": precision_of_samples(row), "micro_batch": each, "global_batch": each * gpus,
     }  # fmt: skip
-    software: dict[str, Any] = {"preset": preset.name}
+    software: dict[str, Any] = {"preset": preset.name, **_host(row, preset)}
     if phase_of(row) == "infer":
         training |= {"trainable": "none"}
         software |= {"narrow_norms": preset.name.startswith(_NARROW_NORMS)}
@@ -87,14 +87,19 @@ def _of_users(row: RunRow, preset: Preset) -> dict[str, dict[str, Any]]:
         words["software"] |= {"autocast": False, "embedding_output": "float32"}
     elif precision == "int8":
         words["software"] |= {"embedding_output": "int8"}
-    eager_us = float(preset.values("software").get("host_us_per_kernel", 0.0))
-    if eager_us and re.search("v100", row.text("gpu_type"), re.IGNORECASE):
-        words["software"] |= {"host_us_per_kernel": _OLDER_HOST * eager_us}
+    words["software"] |= _host(row, preset)
     nodes = row.count("num_nodes", 1) if row.says("num_nodes") else 1
     words["parallel"]["strategy"]["local"] = max(1, row.count("gpus") // nodes)
     if re.search(r"no|eager|off", row.text("xla"), re.IGNORECASE):
         words["software"]["compiled"] = False
     return words
+
+
+def _host(row: RunRow, preset: Preset) -> dict[str, float]:
+    """How long a launch takes the host, where it is an older one than the preset's."""
+    eager_us = float(preset.values("software").get("host_us_per_kernel", 0.0))
+    older = re.search("v100", row.text("gpu_type"), re.IGNORECASE)
+    return {"host_us_per_kernel": _OLDER_HOST * eager_us} if older and eager_us else {}
 
 
 def _usual_batch(row: RunRow) -> int:
