@@ -62,11 +62,12 @@ def hbm_bytes_per_wire_byte(
 ) -> float:
     """HBM traffic of a member per wire byte that an average member sends.
 
-    Every wire byte that arrives is written to a FIFO and read from it: 2.  One that crosses nodes is also
-    written to the sender's FIFO and read from there by the NIC: 2 more (``network_share`` of all).  On top
-    come the users' buffers (NCCL src/device/all_reduce.h and others): each n-th of what a rank gives is read
-    once and of what it gets written once (an all_to_all copies its own share), see
-    :meth:`Collective.user_bytes_per_sent`.
+    Every wire byte that arrives is written to a FIFO, which HBM sees, and read from it soon after, which it
+    does not, since L2 still holds it: 1 (with the users' buffers below 2 to 3 in a measured all_gather,
+    NVIDIA/nccl issue 1428).  One that crosses nodes is also written to the sender's FIFO, from where the NIC
+    reads it: 1 more (``network_share`` of all).  On top come the users' buffers (NCCL
+    src/device/all_reduce.h and others): each n-th of what a rank gives is read once and of what it gets
+    written once (an all_to_all copies its own share), see :meth:`Collective.user_bytes_per_sent`.
 
     NVLS copies the input to a buffer that the switch can address (read, write), the switch reads it and
     writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).  Where ranks give a part, it
@@ -80,7 +81,7 @@ def hbm_bytes_per_wire_byte(
         return (3 * num_ranks + 1) / (num_ranks - 1)
     if algorithm in ("nvls", "nvls_tree"):
         return 6 * num_ranks / (2 * (num_ranks - 1)) + 2.0 * network_share
-    total = 2.0 + 2.0 * network_share + kind.user_bytes_per_sent(num_ranks) / wire_overhead
+    total = 1.0 + network_share + kind.user_bytes_per_sent(num_ranks) / wire_overhead
     return total / 2 if kind.pair else total
 
 

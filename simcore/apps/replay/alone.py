@@ -42,19 +42,20 @@ _READS = 4
 
 @dataclass(frozen=True)
 class Streaming:
-    """Shares of a GPU's SMs that keep HBM busy (docs/contention.md).
+    """What keeps a GPU's HBM busy (docs/contention.md).
 
-    ``saturating``: of streaming kernels; recorded ones lose nothing, or little more than the rest, where 24
-    of an A100's 108 SMs are gone.  ``prefetching``: of products whose main loop HBM limits, which have
-    several stages of loads under way in each block: those of attention's probabilities and values on A100
-    take 1.02 to 1.04 times as long where 48 of 108 SMs are gone.  ``small_grids``: a kernel of fewer blocks
-    than there are SMs is no streaming one.  ``fills``: nor is one of as many blocks an SM on all SMs, all
-    resident at once: it was launched to fill the GPU, and what finds no place is a second wave.
-    ``staged``: nor one that passes its data through shared memory (transposes, blockwise casts).
+    ``saturating``: share of the SMs that streaming kernels need for it; recorded ones lose nothing, or little
+    more than the rest, where 24 of an A100's 108 SMs are gone.  ``prefetching``: products whose main loop HBM
+    limits have several stages of loads under way in each block, more than latency times bandwidth, so that
+    SMs need only ports wide enough: HBM's share of what L2 delivers to all of them.
+    ``small_grids``: a kernel of fewer blocks than there are SMs is no streaming one.  ``fills``: nor is one
+    of as many blocks an SM on all SMs, all resident at once: it was launched to fill the GPU, and what finds
+    no place is a second wave.  ``staged``: nor one that passes its data through shared memory (transposes,
+    blockwise casts).
     """
 
     saturating: float = 0.85
-    prefetching: float = 0.55
+    prefetching: bool = True
     small_grids: bool = True
     fills: bool = True
     staged: bool = True
@@ -158,7 +159,9 @@ def demand_alone(
         known = blocks > 0 and blocks_per_sm > 0
         if limited and moved[0] > _READS * moved[1]:
             # As many blocks as before, each done sooner if memory did not keep it.
-            return int(rest * streaming.prefetching), 0, 1, _at_peak(rest, gpu), fixed, True, 0
+            ports = min(1.0, gpu.hbm_bytes_per_s * gpu.hbm_efficiency / gpu.l2_bytes_per_s)
+            needed = int(rest * ports) if streaming.prefetching else rest
+            return needed, 0, 1, _at_peak(rest, gpu), fixed, True, 0
         lost = _lost(gpu, block, is_product=not known and kind == "gemm/conv")
         return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost
     each, over = divmod(blocks, gpu.num_sms)

@@ -3,7 +3,7 @@
 import pytest
 
 from simcore.hardware.sm import ThreadBlock
-from tests.apps.studies.test_contention import beside
+from tests.apps.studies.test_contention import A100, beside
 
 
 def test_memory_keeps_what_it_limits_and_little_more():
@@ -12,8 +12,11 @@ def test_memory_keeps_what_it_limits_and_little_more():
     limited = beside("reduce/norm", 440, (0, 0, 24), moved=(403_000_000, 403_000_000))
     assert limited == pytest.approx(440 * 0.85 * 108 / 84, abs=1e-5)
     assert beside("reduce/norm", 440, (0, 0, 24), moved=(402_000_000, 0)) == pytest.approx(440 * 108 / 84)
-    # A product that reads them prefetches: 0.55 * 108 / 84 < 1.
+    # A product that reads them prefetches: of 7.2 TB/s that L2 delivers 25% are HBM's, 27 of 108 SMs.
     assert beside("gemm/conv", 440, (0, 0, 24), moved=(800_000_000, 6_000_000)) == pytest.approx(440)
+    share = A100.hbm_bytes_per_s * A100.hbm_efficiency / A100.l2_bytes_per_s
+    found = beside("gemm/conv", 440, (0, 0, 90), moved=(800_000_000, 6_000_000))
+    assert found == pytest.approx(440 * share * 108 / 18)
 
 
 def test_few_blocks_need_few_sms():

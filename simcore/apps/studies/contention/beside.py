@@ -52,7 +52,7 @@ class Physics:
     fills: bool = STREAMING.fills
     staged: bool = STREAMING.staged
     saturating: float = STREAMING.saturating
-    prefetching: float = STREAMING.prefetching
+    prefetching: bool = STREAMING.prefetching
     in_common: float = RunningKernel.in_common
     side_by_side: float = RunningKernel.side_by_side
 

@@ -13,7 +13,7 @@ def contention_study(
         list[Path] | None, typer.Argument(metavar="TRACE", help="Files or folders, a job each.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="For traces that name no GPU.")
+        str | None, typer.Option(metavar="NAME,...", help="For traces that name no GPU.")
     ] = None,
     learned: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A learned interference. Default: cross-validated.")

@@ -3,8 +3,8 @@
 What was found on recorded kernels (:class:`Physics`) is forgotten: the fit begins where nothing of it is
 known (a block of communication takes an SM of everybody, memory and last waves are like anything else) and
 changes one number at a time, as long as kernels of the other traces come nearer.  What those cannot tell
-stays unknown.  What has no number stays: blocks of an exchange end with their peers' data, and few blocks
-need few SMs.
+stays unknown.  What has no number of its own stays: blocks of an exchange end with their peers' data, few
+blocks need few SMs, what fills the GPU needs a second wave, HBM and L2 are as data sheets say.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ UNKNOWN: Final = Physics(
     partners=False,
     full_us=0.0,
     saturating=1.0,
-    prefetching=1.0,
     in_common=0.0,
     side_by_side=1.0,
 )
@@ -31,7 +30,6 @@ _TRIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "partners": (False, True),
     "full_us": (0.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0),
     "saturating": (1.0, 0.95, 0.9, 0.85, 0.8, 0.75),
-    "prefetching": (1.0, 0.85, 0.7, 0.55, 0.4),
     "in_common": (0.0, 0.2, 0.35, 0.5),
     "side_by_side": (1.0, 0.6, 0.4, 0.2, 0.0),
 }

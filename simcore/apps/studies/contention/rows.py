@@ -120,13 +120,20 @@ def trace_rows(
 def read_trace_sets(
     traces: Sequence[Path], cluster: str | None, sms_per_channel: float = 1.0
 ) -> tuple[list[tuple[TraceRows, ImportedJob, str | None]], list[dict[str, str]]]:
-    """The rows of each trace set; those that cannot be compared with the reason."""
+    """The rows of each trace set; those that cannot be compared with the reason.
+
+    ``cluster`` is for traces that name no GPU: of several ("a100-8,h100-8") each for the next one of these,
+    the last for all that follow.
+    """
     found: list[tuple[TraceRows, ImportedJob, str | None]] = []
     skipped = []
+    unnamed = cluster.split(",") if cluster else []
     for path in traces:
         say(f"{path.name}: reading")
         job = import_traces([path])
-        named = None if any(rank.gpu for rank in job.ranks) else cluster
+        named = None
+        if unnamed and not any(rank.gpu for rank in job.ranks):
+            named = unnamed.pop(0) if len(unnamed) > 1 else unnamed[0]
         try:
             spec = recorded_cluster(job, named, max((rank.number for rank in job.ranks), default=0) + 1)
         except InputError as error:

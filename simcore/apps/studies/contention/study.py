@@ -40,11 +40,11 @@ def contention_object(
 ) -> dict[str, Any]:  # fmt: skip
     """The study of ``traces``, a job each, as ``--json`` shows it.
 
-    ``cluster`` is for traces that name no GPU, ``learned`` a file of a learned interference (None: learned
-    from the traces, cross-validated); ``steps`` also replays them; a channel takes ``sms_per_channel`` SMs;
-    ``overlap`` is a table of kernels alone and beside communication; ``without`` also fits the model's
-    numbers without each trace; ``table`` is where to write the traces' own kernels alone and beside
-    communication.
+    ``cluster`` is for traces that name no GPU (see :func:`read_trace_sets`), the first also for such rows of
+    ``overlap``, a table of kernels alone and beside communication; ``learned`` a file of a learned
+    interference (None: learned from the traces, cross-validated); ``steps`` also replays them; a channel
+    takes ``sms_per_channel`` SMs; ``without`` also fits the model's numbers without each trace; ``table`` is
+    where to write the traces' own kernels alone and beside communication.
     Errors: InputError for what cannot be read, or a number of SMs that no channel takes.
     """
     if not 0 <= sms_per_channel <= _MOST_SMS_PER_CHANNEL:
@@ -57,7 +57,9 @@ def contention_object(
     own = [row for trace, job, _ in found for row in group_rows(trace, job)] if table is not None else []
     if table is not None:
         whole_text(table, groups_text(own))
-    rows, refused = overlap_rows(overlap, cluster) if overlap is not None else ([], [])
+    rows, refused = (
+        overlap_rows(overlap, cluster and cluster.split(",")[0]) if overlap is not None else ([], [])
+    )
     return {
         "rows": [row.as_dict() for row in rows],
         "overlap": overlap_scores(rows),
