@@ -94,10 +94,13 @@ def test_an_interrupt_at_any_time_is_no_traceback_of_ours(tmp_path: Path) -> Non
             process = subprocess.Popen(
                 [sys.executable, script, *([] if command == "run_sim" else ["x"])],
                 cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                # Where tests run in the background, a shell has them ignore interrupts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
             time.sleep(after_s)
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate()
+            assert process.returncode != 0
             assert "simcore" not in stderr  # Python's own start may show one
             assert "scripts" not in stderr
     assert list(tmp_path.rglob("*.partial*")) == []
