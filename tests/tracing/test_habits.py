@@ -330,8 +330,10 @@ def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     assert reduced == 4 * (cut // 2 + whole)
 
 
-@pytest.mark.parametrize("habit", ["defaults", "counted"])
-def test_what_programs_ask_of_their_node_and_devices(pool: WorkerPool, tmp_path: Path, habit: str) -> None:
+@pytest.mark.parametrize("habit", ["defaults", "counted", "overwritten"])
+def test_what_programs_ask_of_their_node_devices_and_files(
+    pool: WorkerPool, tmp_path: Path, habit: str
+) -> None:
     (found,) = trace(pool, habit, tmp_path, script="around").values()
     assert found.memory.parameters == 4 * (4 * 4 + 4)
     assert flops(found) == 2 * (2 * 2 * 4 * 4)

@@ -1,8 +1,13 @@
 """What programs do beside training: ``around.py downloaded | evaluated | asserted | ordered | ...``."""
 
 import copy
+import importlib.util
+import io
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -175,6 +180,44 @@ def grouped(model):
         torch._grouped_mm(x, weights, offs=ends).sum().backward()
         model(x).sum().backward()
         optimizer.step()
+
+
+def overwritten(model):
+    """Files of a real run are opened to save into: by torch, and by a library that saves in memory first."""
+    folder = Path(tempfile.mkdtemp())
+    for name in ("last.pt", "best.pt", "notes"):
+        (folder / name).write_bytes(b"of a real run")
+    model.cuda()
+    for _ in range(2):
+        with (folder / "last.pt").open("wb") as file:
+            torch.save(model.state_dict(), file)
+    in_memory = io.BytesIO()
+    torch.save(model.state_dict(), in_memory)
+    with (folder / "best.pt").open("wb") as file:
+        file.write(in_memory.getvalue())
+        assert file.writable() and not file.closed
+    assert file.closed
+    with (folder / "notes").open("wb") as file:
+        file.write(b"of this one, ")
+        assert file.tell() == 13
+        file.write(b"whole")
+    (folder / "empty.pt").open("wb").close()
+    if importlib.util.find_spec("safetensors") is not None:
+        from safetensors.torch import load_file, save_file
+
+        (folder / "model.safetensors").write_bytes(b"of a real run")
+        save_file(model.state_dict(), folder / "model.safetensors")
+        assert load_file(folder / "model.safetensors")["weight"].shape == (4, 4)
+        (folder / "model.safetensors").unlink()  # of what is held
+        assert (folder / "model.safetensors").read_bytes() == b"of a real run"
+    for name in ("last.pt", "best.pt"):
+        assert torch.load(folder / name)["weight"].shape == (4, 4)
+        held = os.open(folder / name, os.O_RDONLY)  # past what is held
+        assert os.read(held, 100) == b"of a real run"
+    assert (folder / "notes").read_bytes() == b"of this one, whole"
+    assert (folder / "empty.pt").read_bytes() == b""
+    shutil.rmtree(folder)
+    train(model)
 
 
 def train(model):

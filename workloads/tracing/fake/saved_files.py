@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib.util
 import io
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +22,14 @@ import torch.distributed.checkpoint as dist_checkpoint
 import torch.hub
 from torch.nn.modules.module import _IncompatibleKeys
 
+from workloads.tracing.fake import late_files
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.outside_world import NetworkCallError
 
 #: What was saved under each path.
 _saved: dict[str, bytes] = {}
+#: Lengths and hashes of what was saved into memory of the program's own.
+_in_memory: set[tuple[int, int]] = set()
 
 #: Told of what would be downloaded and of what is done without it.
 on_missing: Callable[[str], None] | None = None
@@ -51,6 +56,8 @@ def install() -> None:
     shutil.copyfile = _copying(shutil.copyfile)
     shutil.copymode = _unless_held(shutil.copymode)
     shutil.copystat = _unless_held(shutil.copystat)
+    if importlib.util.find_spec("safetensors") is not None:
+        _hold_safetensors()
     for name in ("save", "load", "async_save"):  # whole checkpoints of weights, which have no values
         setattr(dist_checkpoint, name, lambda *_args, **_kwargs: None)
 
@@ -101,13 +108,18 @@ def _without_missing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _saving(original: Callable[..., None]) -> Callable[..., None]:
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        path = _path(f)
-        if path is None:
+        path, late = _path(f), isinstance(f, late_files.LateFile)
+        if path is None and not late:
             original(obj, f, *args, **kwargs)
+            if isinstance(f, io.BytesIO):
+                _in_memory.add(_mark(f.getvalue()))
             return
         written = io.BytesIO()
         original(obj, written, *args, **kwargs)
-        _saved[path] = written.getvalue()
+        if path is not None:
+            _saved[path] = written.getvalue()
+        elif not f.hold(written.getvalue()):
+            f.write(written.getvalue())
 
     return save
 
@@ -122,6 +134,27 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
         return loaded if where is None else _moved(loaded, torch.device(where))
 
     return load
+
+
+def _hold_safetensors() -> None:
+    """The library writes and maps files below Python."""
+    package, of_torch = (importlib.import_module(name) for name in ("safetensors", "safetensors.torch"))
+    find = package.safe_open
+
+    def serialize_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
+        _saved[os.path.realpath(filename)] = package.serialize(tensors, metadata=metadata)
+
+    def safe_open(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        held = _held(filename)
+        if held is None:
+            return find(filename, *args, **kwargs)
+        with tempfile.NamedTemporaryFile() as file:  # mapped: it may go
+            file.write(_saved[held])
+            file.flush()
+            return find(file.name, *args, **kwargs)
+
+    for module in (package, of_torch):
+        vars(module).update(serialize_file=serialize_file, safe_open=safe_open)
 
 
 def _held(file: Any) -> str | None:
@@ -176,7 +209,16 @@ def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         held = _held(file) if mode == "rb" else None
-        return original(file, mode, *args, **kwargs) if held is None else io.BytesIO(_saved[held])
+        if held is not None:
+            return io.BytesIO(_saved[held])
+        path = _path(file) if mode in late_files.WRITING else None
+        if path is None or not late_files.is_late(path):
+            return original(file, mode, *args, **kwargs)
+        return late_files.LateFile(
+            lambda: original(file, mode, *args, **kwargs),
+            lambda written: _saved.update({path: written}),
+            lambda data: _mark(data) in _in_memory,
+        )
 
     return open_file
 
@@ -202,6 +244,11 @@ def _unless_held(original: Callable[..., None]) -> Callable[..., None]:
             original(src, dst, *args, **kwargs)
 
     return copy
+
+
+def _mark(data: Any) -> tuple[int, int]:
+    whole = bytes(data)
+    return len(whole), hash(whole)
 
 
 def _path(file: Any) -> str | None:
