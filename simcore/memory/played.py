@@ -19,6 +19,11 @@ from simcore.records import dataclass
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 _ENDS: Final = {EMBEDDING: "the embedding", HEAD: "the head"}
 
+#: Of the room there is: a stage that reserves more may run with less.
+_ROOMY: Final = 0.85
+#: How often what lies between allocated and reserved is halved to find with how much it runs.
+_HALVINGS: Final = 3
+
 
 @dataclass(frozen=True)
 class HeldStorage:
@@ -45,12 +50,22 @@ class PlayedStage:
     def needs_bytes(self, room_bytes: int) -> int:
         """Bytes for the allocator with which the stage runs, of ``room_bytes`` that there are.
 
-        What it reserves where it may, for a device that is full gives cached blocks back before it fails.
+        What it reserves where that leaves room.  Else it is played on smaller devices, too: one that is full
+        gives cached blocks back before it fails.
         """
         reserved, allocated = self.memory.peak_reserved, self.memory.peak_allocated
-        if reserved <= room_bytes or allocated > room_bytes:
-            return reserved if reserved <= room_bytes else allocated
-        return room_bytes if play(self.lifetimes.events, self.settings, room_bytes).full_at < 0 else reserved
+        if allocated > room_bytes or reserved <= _ROOMY * room_bytes:
+            return allocated if allocated > room_bytes else reserved
+        if reserved > room_bytes and not self._runs_with(room_bytes):
+            return reserved
+        least, enough = allocated, min(reserved, room_bytes)
+        for _ in range(_HALVINGS):
+            middle = (least + enough) // 2
+            least, enough = (least, middle) if self._runs_with(middle) else (middle, enough)
+        return enough
+
+    def _runs_with(self, capacity_bytes: int) -> bool:
+        return play(self.lifetimes.events, self.settings, capacity_bytes).full_at < 0
 
     @property
     def peak_event(self) -> int:
