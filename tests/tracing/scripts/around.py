@@ -197,6 +197,8 @@ def overwritten(model):
         file.write(in_memory.getvalue())
         assert file.writable() and not file.closed
     assert file.closed
+    os.chmod(folder / "best.pt", 0o644)  # noqa: PTH101
+    os.utime(folder / "best.pt")
     with (folder / "notes").open("wb") as file:
         file.write(b"of this one, ")
         assert file.tell() == 13

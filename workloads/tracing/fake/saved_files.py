@@ -52,6 +52,7 @@ def install() -> None:
     os.replace = _moving(os.replace)
     os.rename = _moving(os.rename)
     os.remove = os.unlink = _removing(os.remove)
+    os.chmod, os.utime = _unless_held(os.chmod), _unless_held(os.utime)
     builtins.open = io.open = _opening(builtins.open)
     shutil.copyfile = _copying(shutil.copyfile)
     shutil.copymode = _unless_held(shutil.copymode)
@@ -239,11 +240,11 @@ def _unless_held(original: Callable[..., None]) -> Callable[..., None]:
     """Rights and times of what is held are those of any file."""
 
     @functools.wraps(original)
-    def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-        if _held(src) is None:
-            original(src, dst, *args, **kwargs)
+    def change(path: Any, *args: Any, **kwargs: Any) -> None:
+        if _held(path) is None:
+            original(path, *args, **kwargs)
 
-    return copy
+    return change
 
 
 def _mark(data: Any) -> tuple[int, int]:
