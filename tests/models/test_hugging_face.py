@@ -234,7 +234,7 @@ def test_no_key_of_a_published_configuration_is_taken_for_misspelt(kind: str) ->
     ("kind", "reason"),
     [
         ("mamba2", "state-space"),
-        ("nemotron_h", "state-space"),
+        ("bamba", "state-space"),
         ("qwen3_next", "delta-rule"),
         ("rwkv", "recurrent"),
     ],

@@ -13,6 +13,7 @@ from simcore.hardware import load_cluster
 from workloads.models.build import model_pieces
 from workloads.models.check import check_model
 from workloads.models.flops import model_flops
+from workloads.models.hugging_face import from_hugging_face
 from workloads.models.local import Shard
 from workloads.models.pieces import KernelLaunch, ModelPiece
 from workloads.models.public import named_model
@@ -224,3 +225,26 @@ def test_kernels_take_about_what_was_measured() -> None:
     }  # fmt: skip
     for name, us in measured.items():
         assert taken[name] == pytest.approx(us, rel=0.16), name
+
+
+#: config.json of nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16, what says something of its size.
+NANO: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_hidden_layers": 52, "hidden_size": 2688, "num_attention_heads": 32, "num_key_value_heads": 2,
+    "head_dim": 128, "intermediate_size": 1856, "vocab_size": 131072, "mlp_hidden_act": "relu2",
+    "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
+    "chunk_size": 128, "n_routed_experts": 128, "num_experts_per_tok": 6, "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_configuration_is_the_model_of_that_name() -> None:
+    named = named_model("nemotron3-nano-30b")
+    assert from_hugging_face(NANO) == named.model_copy(update={"name": "nemotron_h"})
+    words = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+    listed = [words[letter] for letter in NANO["hybrid_override_pattern"]]
+    later = {key: value for key, value in NANO.items() if key != "hybrid_override_pattern"}
+    assert from_hugging_face({**later, "layers_block_type": listed}) == from_hugging_face(NANO)
+    with pytest.raises(InputError, match="layers of kind 'rwkv'"):
+        from_hugging_face({**later, "layers_block_type": ["rwkv"]})

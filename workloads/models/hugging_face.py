@@ -13,6 +13,7 @@ from typing import Any, Final
 from simcore.errors import InputError, nearest
 from workloads.models.check import check_model
 from workloads.models.hugging_face_families import FAMILIES, decoder, qwen2, qwen3, windowed, windows
+from workloads.models.hugging_face_hybrids import HYBRIDS
 from workloads.models.hugging_face_values import Values
 from workloads.models.spec import ModelSpec
 
@@ -195,11 +196,11 @@ _WITH_EXPERTS: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
 }  # fmt: skip
 
 #: model_type -> the description of its configuration.
-KNOWN: Final = {**FAMILIES, **_WITH_EXPERTS}
+KNOWN: Final = {**FAMILIES, **_WITH_EXPERTS, **HYBRIDS}
 
 #: Kinds of layers that are not modelled, by a pattern on ``model_type``.
 _NOT_MODELLED: Final = (
-    (r"mamba|jamba|bamba|zamba|nemotron_h|falcon_h1|granitemoehybrid|plamo2", "state-space (Mamba) layers"),
+    (r"mamba|jamba|bamba|zamba|falcon_h1|granitemoehybrid|plamo2", "state-space (Mamba) layers"),
     (r"qwen3_next|qwen3_5|kimi_linear|olmo_hybrid", "gated delta-rule layers"),
     (r"deepseek_v32|glm_moe_dsa|deepseek_v4", "layers that choose which tokens to attend to (an indexer)"),
     (r"rwkv|xlstm|recurrent_gemma|griffin|retnet", "recurrent layers"),

@@ -243,7 +243,7 @@ def test_unknown_flags_are_told_with_the_nearest() -> None:
         (f"{FLAGS} --fine-grained-activation-offloading", "--offload-modules says of what"),
         (f"{FLAGS} --optimizer-cpu-offload --optimizer-offload-fraction 1.5", "a share from 0 to 1"),
         (f"{FLAGS} 'unclosed", "no closing quotation"),
-        (f"{FLAGS} --hybrid-override-pattern M*M*", "parts that cannot be described"),
+        (f"{FLAGS} --linear-attention-freq 4", "parts that cannot be described"),
         (f"{FLAGS} --num-experts", "has no value"),
         ("no/such/file.sh", "neither a file nor flags"),
     ],

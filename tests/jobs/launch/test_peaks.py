@@ -82,7 +82,7 @@ def test_a_stage_that_is_named_and_the_allocator(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "columns", "reason"),
     [
-        ({"hybrid_layer_pattern": "M-M*"}, {}, "Mamba"),
+        ({"hybrid_layer_pattern": "M-X*"}, {"layers": ""}, "no kind of layer"),
         ({"optimizer": "lion"}, {}, "lion"),
         ({"no_such_flag": 3}, {}, "no-such-flag"),
         ({}, {"cpu_offload": "[mlp]"}, "host memory"),

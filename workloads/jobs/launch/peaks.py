@@ -77,7 +77,9 @@ _WITHOUT_INFLUENCE: Final = (
     "--megatron-fsdp-main-params-dtype", "--megatron-fsdp-main-grads-dtype",
     "--megatron-fsdp-grad-comm-dtype",
     "--hierarchical-context-parallel-sizes", "--overlap-param-gather-with-optimizer-step",
-    "--no-use-layer-wise-param-layout",
+    "--no-use-layer-wise-param-layout", "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw",
+    "--moe-hybridep-num-sms", "--moe-flex-dispatcher-num-sms", "--moe-router-padding-for-quantization",
+    "--reuse-grad-buf-for-mxfp8-param-ag",
 )  # fmt: skip
 #: Flags that say which activations wait in the host's memory.
 _OFFLOADING: Final = ("--fine-grained-activation-offloading", "--cpu-offloading-num-layers")
@@ -271,17 +273,17 @@ def _attention(row: RunRow, words: Words, generation: str) -> Words:
 
 def _refuse(row: RunRow, words: dict[str, tuple[str, ...]]) -> None:
     """What would be taken for something else; and words that repeat what columns say."""
-    if any(name in words for name in ("--hybrid-layer-pattern", "--is-hybrid-model")):
-        raise InputError("layers of Mamba are not modelled")
     if row.says("cpu_offload") and not words.keys() & set(_OFFLOADING):
         raise InputError("activations wait in host memory, and no flag says which")
-    if "--num-layers" not in words and "--encoder-num-layers" not in words:
+    if not words.keys() & {"--num-layers", "--encoder-num-layers", "--hybrid-layer-pattern"}:
         raise InputError("the number of layers is not given")
     begins = re.match(r"0:([0-9]{1,9})\b", " ".join(words.get("--step-batch-size-schedule", ())))
     if begins and "--global-batch-size" not in words:  # batches grow in steps: the first
         words["--global-batch-size"] = (begins[1],)
     for name in _WITHOUT_INFLUENCE:
         words.pop(name, None)
+    if words.get("--main-grads-dtype") == ("fp32",):  # as it is unasked
+        del words["--main-grads-dtype"]
 
 
 def _encoder_decoder(words: dict[str, tuple[str, ...]]) -> dict[str, dict[str, Any]]:

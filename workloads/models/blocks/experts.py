@@ -164,7 +164,7 @@ def _grouped_experts(
         hidden = _clamped_gate(tape, hidden, name)
     else:
         hidden = activation(tape, shard, model, hidden, name, bias=False)
-        if shard.software.moe_weighted_early and not (model.gated and shard.software.swiglu_fusion):
+        if shard.software.moe_weighted_early and not _weights_inside(shard.software, model):
             _weight_rows(tape, shard, hidden, name)
     y = grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
     if moe.bias:
@@ -172,6 +172,13 @@ def _grouped_experts(
     if padded:
         _pad(tape, y, name)
     return y
+
+
+def _weights_inside(software: SoftwareSpec, model: ModelSpec) -> bool:
+    """Whether the activation's kernel weights rows, too."""
+    if model.gated:
+        return software.swiglu_fusion
+    return model.activation == "squared_relu" and software.squared_relu_fusion
 
 
 def _weight_rows(tape: OpTape, shard: Shard, x: Tensor, module: str) -> None:

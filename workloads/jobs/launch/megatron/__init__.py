@@ -42,6 +42,8 @@ def _refused(job: Description) -> Iterator[str]:
     model, p, training = job.transformer, job.parallel, job.training
     if model.family not in ("gpt", "llama"):
         yield f"model.family={model.family}: pretrain_gpt.py trains GPT-like models"
+    if len(model.layer_pattern) not in (0, model.layers):
+        yield "model.layer_pattern: its layers are one block each"
     if p.schedule not in ("1f1b", "interleaved"):
         yield f"parallel.schedule={p.schedule}: it has 1f1b and interleaved"
     if p.cp_style == "torch":
@@ -79,13 +81,14 @@ def _rendered(job: Description, words: Words, gpus_per_node: int) -> str:
     nodes = -(-job.parallel.world_size // gpus_per_node)
     each = min(gpus_per_node, job.parallel.world_size)
     lines = [" ".join((name, *map(shlex.quote, values))) for name, values in words.items()]
+    program = "pretrain_hybrid.py" if "--is-hybrid-model" in words else "pretrain_gpt.py"
     flags = "\n".join(f"    {line}" for line in [*lines, *_RUNNABLE])
     return (
         "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
         f"FLAGS=(\n{flags}\n)\n"
         f"torchrun --nnodes ${{NNODES:-{nodes}}} --nproc-per-node {each}"
         " --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} \\\n"
-        '    pretrain_gpt.py "${FLAGS[@]}" "$@"\n'
+        f'    {program} "${{FLAGS[@]}}" "$@"\n'
     )
 
 
@@ -125,5 +128,5 @@ MEGATRON: Final = Dialect(
     document=_document,
     rendered=_rendered,
     suffix=".sh",
-    foreign=re.compile(r"pretrain_(bert|t5|ict|retro|vlm|mamba|vision\w*)\.py"),
+    foreign=re.compile(r"pretrain_(bert|t5|ict|retro|vlm|vision\w*)\.py"),
 )

@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from workloads.jobs.complete import Description
+from workloads.jobs.launch.megatron.hybrid import layers_of, pattern_of
 from workloads.jobs.launch.options import Option, Said, Settings, Words, choice, number, switch
 
 _PP: Final = "--pipeline-model-parallel-size"
@@ -24,12 +25,18 @@ def _read_stages(said: Said) -> Settings:
     found: dict[str, Any] = {"parallel.pp": pp, "parallel.schedule": "1f1b"}
     if said.has(_LAYOUT):
         return {**found, **_read_layout(said, pp)}
+    stages = pattern_of(said).stages
+    if len(stages) > 1:
+        if pp < 1 or len(stages) % pp:
+            raise said.wrong(_PP, f"{len(stages)} stages of the pattern are no multiple of it")
+        counts = tuple(map(len, stages))
+        return {**found, "parallel.virtual_stages": len(stages) // pp, "parallel.stage_layers": counts}
     ends = {
         "parallel.embedding_as_layer": said.has("--account-for-embedding-in-pipeline-split"),
         "parallel.head_as_layer": said.has("--account-for-loss-in-pipeline-split"),
     }
     chunks = said.count(_CHUNKS)
-    layers, per_chunk = said.needed("--num-layers"), said.number(_LAYERS_PER_CHUNK, 0)
+    layers, per_chunk = layers_of(said), said.number(_LAYERS_PER_CHUNK, 0)
     if per_chunk:
         counted = layers + sum(ends.values())
         if per_chunk < 0 or counted % (pp * per_chunk):
@@ -92,6 +99,8 @@ def _read_layout(said: Said, pp: int) -> Settings:
 def _write_stages(job: Description) -> Words:
     p, model = job.parallel, job.transformer
     found: dict[str, tuple[str, ...]] = {} if p.pp == 1 else {_PP: (str(p.pp),)}
+    if model.layer_pattern:  # whose letters are parted
+        return found
     if p.stage_layers:
         stages = ["t" * count for count in p.stage_layers]
         text = "|".join(("E" + stages[0], *stages[1:])) if len(stages) > 1 else "E" + stages[0]

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from workloads.jobs.complete import Description
+from workloads.jobs.launch.megatron.hybrid import LAYERS, layers_of
 from workloads.jobs.launch.options import Option, Said, Settings, Words, choice, number, switch, whole
 
 #: What tokenizers without a size on the command line have; others need ``--vocab-size``.
@@ -199,6 +200,7 @@ def _read_experts(said: Said) -> Settings:
         "model.moe.ffn": said.number("--moe-ffn-hidden-size", _ffn(said)["model.ffn"]),
         "model.moe.shared_ffn": said.number("--moe-shared-expert-intermediate-size", 0),
         "model.moe.shared_gate": said.has("--moe-shared-expert-gate"),
+        "model.moe.latent": said.number("--moe-latent-size", 0),
         "model.moe.clamp": said.has("--activation-func-clamp-value"),
         "model.moe.capacity_factor": capacity if capacity is None or capacity >= 0 else None,
         "model.moe.num_groups": said.number("--moe-router-num-groups", 0),
@@ -220,13 +222,13 @@ def _read_pattern(said: Said) -> Settings:
         if found is None:
             raise said.wrong("--moe-layer-freq", "a number, or lists of 0 and 1 such as ([0]*3+[1]*58)")
         pattern += found[1].split(",") * int(found[2] or 1)
-        if len(pattern) > min(said.needed("--num-layers"), 1 << 12):
+        if len(pattern) > min(layers_of(said), 1 << 12):
             break
     first = pattern.index("1") if "1" in pattern else 0
     behind = pattern[first:]
     every = behind.index("1", 1) if "1" in behind[1:] else max(1, len(behind))
     regular = [str(int(k % every == 0)) for k in range(len(behind))]
-    if "1" not in pattern or behind != regular or len(pattern) != said.needed("--num-layers"):
+    if "1" not in pattern or behind != regular or len(pattern) != layers_of(said):
         raise said.wrong("--moe-layer-freq", "one entry a layer, experts in each n-th from some layer on")
     return {"model.moe.first_layer": first, "model.moe.every": every}
 
@@ -243,6 +245,7 @@ def _write_experts(job: Description) -> Words:
     for name, value in (
         ("--moe-shared-expert-intermediate-size", moe.shared_ffn),
         ("--moe-router-num-groups", moe.num_groups), ("--moe-router-group-topk", moe.top_groups),
+        ("--moe-latent-size", moe.latent),
     ):  # fmt: skip
         if value:
             found[name] = (str(value),)
@@ -252,6 +255,8 @@ def _write_experts(job: Description) -> Words:
         found["--activation-func-clamp-value"] = ("7.0",)
     if moe.capacity_factor is not None:
         found["--moe-expert-capacity-factor"] = (f"{moe.capacity_factor:g}",)
+    if job.transformer.layer_pattern:
+        return found
     if moe.first_layer:
         has = [int(job.transformer.has_experts(k)) for k in range(layers)]
         runs = [f"[{bit}]*{len([*run])}" for bit, run in groupby(has)]
@@ -263,8 +268,7 @@ def _write_experts(job: Description) -> Words:
 
 #: Flags of models that a description has no blocks for.
 _OTHER_MODELS: Final = (
-    "--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model", "--linear-attention-freq",
-    "--experimental-attention-variant", "--moe-latent-size", "--heterogeneous-layers-config-path",
+    "--linear-attention-freq", "--experimental-attention-variant", "--heterogeneous-layers-config-path",
     "--encoder-num-layers", "--decoder-num-layers", "--use-checkpoint-args",
 )  # fmt: skip
 
@@ -280,7 +284,7 @@ def _refuse_others(said: Said) -> Settings:
 #: What a model is.
 MODEL: Final = (
     Option(_OTHER_MODELS, _refuse_others, lambda _: {}),
-    number("--num-layers", "model.layers"),
+    LAYERS,
     number("--hidden-size", "model.hidden"),
     Option(
         ("--ffn-hidden-size",), _ffn, lambda job: {"--ffn-hidden-size": (str(job.transformer.ffn),)}
@@ -323,9 +327,8 @@ MODEL: Final = (
             "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
             "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate",
             "--activation-func-clamp-value", "--moe-expert-capacity-factor", "--moe-router-num-groups",
-            "--moe-router-group-topk", "--moe-train-capacity-factor",
+            "--moe-router-group-topk", "--moe-train-capacity-factor", "--moe-latent-size",
         ),
         _read_experts, _write_experts,
     ),
-    number("--mtp-num-layers", "model.mtp_layers", 0),
 )  # fmt: skip

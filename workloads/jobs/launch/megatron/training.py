@@ -301,6 +301,7 @@ TRAINING: Final = (
     Option(("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"), _read_loss, _write_loss),
     _fusion("--no-bias-gelu-fusion", "bias_activation_fusion"),
     _fusion("--no-bias-swiglu-fusion", "swiglu_fusion"),
+    switch("--use-fused-weighted-squared-relu", "software.squared_relu_fusion"),
     _fusion("--no-bias-dropout-fusion", "bias_dropout_fusion"),
     _fusion("--no-masked-softmax-fusion", "softmax_fusion"),
     _fusion("--no-rope-fusion", "rope_fusion"),
