@@ -294,9 +294,14 @@ def _of_known(initialise: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(initialise)
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         on_device = isinstance(tensor, FakeTensor) and tensor.fake_device.type != "cpu"
-        if type(tensor) in (torch.Tensor, FakeTensor) and not on_device and values_of(tensor) is not None:
-            return initialise(tensor, *args, **kwargs)
-        forget([tensor])
+        known = values_of(tensor) if type(tensor) in (torch.Tensor, FakeTensor) and not on_device else None
+        if known is None:
+            forget([tensor])
+        elif known is tensor:
+            initialise(tensor, *args, **kwargs)
+        else:  # on the values themselves: more may be known of a parameter than is followed through operators
+            with torch._C._DisableTorchDispatch():
+                initialise(known, *args, **kwargs)
         return tensor
 
     return call
