@@ -147,7 +147,8 @@ def test_clocks_that_run_at_different_speeds(tmp_path):
     assert imported.report.coupled_collectives == 100
     assert imported.report.refused_groups == ()
     transfers = imported.graph.ops.recorded_ps[imported.graph.ops.name.equals(REDUCE)]
-    assert set(transfers.tolist()) == {15_000_000}
+    # 15 us of the fast clock are 14.9985 of the first's.
+    assert 14_998_000 <= transfers.min() <= transfers.max() <= 15_000_000
     # Both replay their recordings: 19.8 s between the first and the last, 1.98 ms more on the fast clock.
     spans_ms = [1e3 * row.replayed.span for row in play(imported).steps()]
     recorded_ms = [1e3 * row.recorded.span for row in play(imported).steps()]
