@@ -70,6 +70,8 @@ NAMES = {
     "lookup_bwd": "table_update.adagrad split_embedding_backward_codegen_sgd_unweighted_exact_warp",
     "key_sort": "key_sort cub::DeviceRadixSortOnesweepKernel",
     "quantize": "cast_fp8_tiles transpose_cast_fp8",
+    "scan": "chunk_scan_fwd chunk_state_bwd_db state_passing_fwd",
+    "short_conv": "causal_conv1d_fwd causal_conv1d_bwd",
     "other": "aten::_fft_c2c.default frobnicate",
 }
 
@@ -90,4 +92,5 @@ def test_every_streaming_class_has_constants_in_every_generation(generation: str
     special = {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"}
     special |= {"layout", "pool", "batch_norm_fwd", "batch_norm_bwd"}  # of cuDNN, see convolution.py
     special |= {"lookup_fwd", "lookup_bwd", "key_sort"}  # see lookups.py
+    special |= {"scan", "short_conv"}  # see scan.py
     assert set(load_parameters(generation).memory.classes) == set(OP_CLASSES) - special
