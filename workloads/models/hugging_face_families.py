@@ -39,7 +39,7 @@ def windows(v: Values, window: int, every: int = 0) -> dict[str, Any]:
     Errors: InputError for layers of another kind, and for an order that is not "each n-th to everything".
     """
     kinds = v.kinds("layer_types")
-    if any(kind not in ("full_attention", "sliding_attention", "chunked_attention") for kind in kinds):
+    if any(kind not in ("full_attention", "sliding_attention") for kind in kinds):
         raise v.not_modelled("layer_types", "layers that do other than attend")
     near = [kind == "sliding_attention" for kind in kinds]
     if not any(near):
