@@ -339,6 +339,19 @@ def test_what_programs_ask_of_their_node_devices_and_files(
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
 
 
+def test_other_ranks_load_what_rank_0_has_saved(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDED_ON", str(tmp_path))
+    with workers(1) as own:  # ranks have the environment in which they were readied
+        job = ScriptJob(SCRIPT.with_stem("around"), ("handed_on",), world_size=2)
+        rounds = Rounds(own, lambda _: job, tmp_path)
+        rounds.run([0, 1])
+    seen = rounds.seen
+    assert sorted(seen) == [0, 1] and {flops(one) for one in seen.values()} == {2 * (2 * 2 * 4 * 4)}
+    assert not (tmp_path / "second.pt").exists()
+
+
 def test_kernels_that_are_built_beside_flash_attention(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "bare", tmp_path, script="around").values()
     built = {row[0]: row[1:] for row in rows(found, *COLUMNS) if not row[0].startswith("aten::")}
@@ -357,3 +370,9 @@ def test_products_of_groups_in_fp32_are_one_for_each_group(pool: WorkerPool, tmp
     products = [work for name, work in rows(found, "name", "flops") if name == "aten::mm.out"]
     # Forward and both gradients: 4 and 12 rows, 4 -> 8.
     assert products == [2 * 4 * 4 * 8, 2 * 12 * 4 * 8] * 3
+    (even,) = trace(pool, "groups_unknown", tmp_path, script="around").values()
+    products = [work for name, work in rows(even, "name", "flops") if name == "aten::mm.out"]
+    assert products == [2 * 8 * 8 * 8] * 6
+    assert sum(asked.kind == "groups" for asked, _ in even.asked) == 2 and not any(
+        asked.kind == "item" for asked, _ in even.asked
+    )

@@ -71,6 +71,11 @@ def run(pool: WorkerPool, script: str, *arguments: str, **options: Any) -> Any:
         ("lookup", {}, ["looks up models.example.org", "troubled.py:", "local files"]),
         ("network", {}, ["connects to 192.0.2.1", "troubled.py:", "local files"]),
         ("devices", {}, ["device cuda:9 of a node with 8 GPUs", "troubled.py:", "--gpus-per-node"]),
+        (
+            "swallowed",
+            {},
+            ["0 whole steps seen", "caught by the script: operator simcore_tests::opaque has no rule"],
+        ),
         ("opaque", {}, ["simcore_tests::opaque has no rule", "troubled.py:", "register_fake", "--setup"]),
     ],
 )
@@ -85,6 +90,13 @@ def test_what_is_said_of_scripts_that_fail(
 
 def test_a_rank_that_computes_on_the_host_is_no_hang(pool: WorkerPool) -> None:
     assert run(pool, "troubled.py", "computing", hang_s=1.0).num_microbatches == 1
+
+
+def test_a_pass_that_fails_is_told_of_although_the_script_goes_on(pool: WorkerPool) -> None:
+    found = run(pool, "troubled.py", "caught")
+    rules = [asked.rule for asked, _ in found.asked if asked.kind == "failure"]
+    assert found.num_microbatches == 1 and len(rules) == 2
+    assert "opaque has no rule" in rules[0] + rules[1] and "RuntimeError" in rules[0] + rules[1]
 
 
 @needs_torch
@@ -109,3 +121,9 @@ def test_ranks_that_code_names(tmp_path: Path) -> None:
         "y = 3 < args.local_rank or dist.get_rank() in (4, 5) or r == 0 or size == 6 or rank != 63\n"
     )
     assert named_ranks(script, 64) == (1, 2, 3, 4, 5)
+    script.write_text(
+        "parser.add_argument('--log-rank', type=int, default=7)\nparser.add_argument('--steps', default=9)\n"
+        "if rank == args.profile_rank or rank == args.log_rank or config['odd'] == get_rank(): 0\n"
+        "n == steps\n"
+    )
+    assert named_ranks(script, 64, ("--profile-rank", "11", "trainer.odd=13")) == (7, 11, 13)

@@ -1,5 +1,6 @@
 """What programs do beside training: ``around.py downloaded | evaluated | asserted | ordered | ...``."""
 
+import contextlib
 import copy
 import importlib.util
 import io
@@ -192,6 +193,18 @@ def grouped(model):
         optimizer.step()
 
 
+def groups_unknown(model):
+    """Products of groups whose ends nobody knows."""
+    x, weights = (nn.Parameter(torch.zeros(*shape, device="cuda")) for shape in ((16, 8), (2, 8, 8)))
+    optimizer = torch.optim.SGD([x, weights, *model.cuda().parameters()], lr=0.1)
+    for _ in range(3):
+        ends = (16 * torch.rand(2, device="cuda")).int()
+        torch._grouped_mm(x, weights, offs=ends).sum().backward()
+        torch._grouped_mm(x.bfloat16(), weights.bfloat16(), offs=(16 * torch.rand(2, device="cuda")).int())
+        model(x[:, :4]).sum().backward()
+        optimizer.step()
+
+
 def overwritten(model):
     """Files of a real run are opened to save into: by torch, and by a library that saves in memory first."""
     folder = Path(tempfile.mkdtemp())
@@ -229,6 +242,30 @@ def overwritten(model):
     assert (folder / "notes").read_bytes() == b"of this one, whole"
     assert (folder / "empty.pt").read_bytes() == b""
     shutil.rmtree(folder)
+    train(model)
+
+
+def handed_on(model):
+    """Other ranks load what rank 0 has saved: behind a barrier, and without one."""
+    dist.init_process_group("nccl")
+    model.cuda()
+    folder = Path(os.environ["HANDED_ON"])
+    if dist.get_rank() == 0:
+        torch.save({"step": 7, "model": model.state_dict()}, folder / "first.pt")
+    dist.barrier()
+    assert (folder / "first.pt").exists()
+    state = torch.load(folder / "first.pt", map_location="cuda")
+    assert state["step"] == 7 and state["model"]["weight"].shape == (4, 4)
+    model.load_state_dict(state["model"])
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), folder / "second.pt")
+        (folder / "first.pt").unlink()
+    assert not (dist.get_rank() and (folder / "second.pt").exists())  # who has not met rank 0 sees nothing
+    assert torch.load(folder / "second.pt")["bias"].shape == (4,)
+    with contextlib.suppress(FileNotFoundError):
+        torch.load(folder / "third.pt")
+    dist.barrier()
+    assert (folder / "second.pt").exists() and not (folder / "first.pt").exists()
     train(model)
 
 

@@ -1,5 +1,6 @@
 """Scripts that cannot be traced, one by one: ``troubled.py HOW``."""
 
+import contextlib
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ def main(how):
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) + (8 if how == "devices" else 0))
     model = (Opaque() if how == "opaque" else nn.Linear(4, 4)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    opaque = Opaque().cuda()
     for step in range(3):
         loss = model(torch.randn(2, 4, device="cuda")).sum()
         if how == "exit" and step == 1:
@@ -57,6 +59,16 @@ def main(how):
         assert how != "assertion" or step == 0
         if (how == "diverges" and rank == 1) or (how == "third" and rank == 2):
             dist.all_reduce(loss.detach())
+        if how == "caught":
+            with contextlib.suppress(NotImplementedError):
+                opaque(loss)
+            with contextlib.suppress(RuntimeError):
+                torch.autograd.grad(loss, opaque.weight)
+        if how == "swallowed":
+            with contextlib.suppress(NotImplementedError):
+                opaque(loss)
+                optimizer.step()
+            continue
         chosen = loss.new_empty(10) > 0
         if how == "values" and float(loss) > 0.5:  # the default answer is 1.0
             loss = loss + torch.nonzero(chosen).sum()

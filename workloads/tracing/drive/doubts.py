@@ -38,6 +38,20 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
             f"depend on them{advice}"
         )
     found += list(dict.fromkeys(one["rule"] for one in values if one["kind"] == "missing"))
+    failures = dict.fromkeys(
+        f"{one['rule']} (at {one['site']})" for one in values if one["kind"] == "failure"
+    )
+    found += [
+        f"a forward or backward pass of the step failed, and the script went on without it: {one}"
+        for one in failures
+    ]
+    groups = list(dict.fromkeys(one["site"] for one in values if one["kind"] == "groups"))
+    if groups:
+        found.append(
+            f"how rows are spread over the groups of a product (tokens over experts) is not known at "
+            f"{', '.join(groups[:_SITES_SHOWN])}: evenly, here; a group with more of them takes that much "
+            f"longer, and so do those who wait for it"
+        )
     evaluations = list(dict.fromkeys(one["site"] for one in values if one["kind"] == "evaluation"))
     if evaluations:
         found.append(

@@ -36,7 +36,7 @@ def explain(
     """
     _, raised = where_raised(error.__traceback__)
     stack = script_stack(error.__traceback__)
-    lines = [f"rank {rank}: {_what(error, module)}"]
+    lines = [f"rank {rank}: {in_a_line(error, module)}"]
     lines += [
         f"  {'called from' if number else 'in the script'}: {frame}"
         for number, frame in enumerate(stack[:_FRAMES_SHOWN])
@@ -72,7 +72,8 @@ def unsupported_operator(error: BaseException) -> str | None:
     return None
 
 
-def _what(error: BaseException, module: str) -> str:
+def in_a_line(error: BaseException, module: str) -> str:
+    """What ``error``, raised while ``module`` ran, says."""
     operator = unsupported_operator(error)
     if operator is not None:
         return f"operator {operator} has no rule for shapes (module {module or 'none'!r})"
@@ -82,7 +83,7 @@ def _what(error: BaseException, module: str) -> str:
     said = text[0] if text else source_line(error.__traceback__) or "no message"
     cause = error.__cause__
     if cause is not None and str(cause).strip() and str(cause).strip().splitlines()[0] not in said:
-        said += f" (because of {_what(cause, module)})"
+        said += f" (because of {in_a_line(cause, module)})"
     return f"{type(error).__name__}: {said}"
 
 
@@ -136,10 +137,11 @@ def ended_early(
     steps: StepMarks,
     output: Sequence[str] = (),
     answered: str = "",
+    caught: str = "",
 ) -> ScriptError:
     """The message for a script that ended (``how``: its SystemExit, None: ran to its end) before its step.
 
-    ``answered``: what it had asked for and nobody knows.
+    ``answered``: what it had asked for and nobody knows; ``caught``: what a pass raised last.
     An OtherStepsError where an earlier step will do.
     """
     if how is None:
@@ -161,6 +163,8 @@ def ended_early(
         f"  what to do: let it run {job.step + 1} steps, or keep an earlier one with --steps; a script that "
         f"does not call a torch.optim optimizer marks its steps with simcore_step()",
     ]
+    if caught:
+        lines.append(f"  raised before in a forward or backward pass, and caught by the script: {caught}")
     if answered:
         lines.append(f"  answered before, not being known: {answered}")
     if job.exact_step or not steps.step:

@@ -27,7 +27,7 @@ from workloads.tracing.record.compiled import keep_as_compiled, without_inner
 from workloads.tracing.record.holders import largest_holders, peak_by_phase
 from workloads.tracing.record.recording import DTYPE, FLOPS, GROUP, Recording, ValueAsked
 from workloads.tracing.record.templates import cut
-from workloads.tracing.sites import call_site
+from workloads.tracing.sites import call_site, where_raised
 
 _fake_mode: Any = None
 
@@ -53,12 +53,12 @@ class ValuePolicy:
         self.asked[ValueAsked(site, kind, float(answer), given is not None, rule)] += 1
         return answer
 
-    def note(self, kind: str, rule: str = "") -> None:
+    def note(self, kind: str, rule: str = "", site: str = "") -> None:
         """At the current call site something else than a value is taken for granted: what other ranks give
-        ("peers", by ``rule``), that an "evaluation" is part of a step, or that something to
-        download is "missing".
+        ("peers", by ``rule``), that an "evaluation" is part of a step, that something to
+        download is "missing", or that a "failure" at ``site`` was caught.
         """
-        self.asked[ValueAsked(call_site(), kind, 0.0, False, rule)] += 1
+        self.asked[ValueAsked(site or call_site(), kind, 0.0, False, rule)] += 1
 
 
 def prepare(tier: str, cache: str, preparation: Preparation) -> None:
@@ -168,14 +168,17 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     recorder = Recorder(whole_life=not by_recipe, load=parse_load(job.load))
     steps = StepMarks(recorder, job.step, by_recipe=by_recipe, closing=job.closing)
     output = _Output()
+    caught: list[str] = []
     ended_by: BaseException | None = None
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
         steps.on_evaluation = partial(policy.note, "evaluation")
+        steps.on_failure = partial(_failed, policy, recorder, caught)
         saved_files.on_missing = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")
+            saved_files.shelf = object_exchange.mailbox
     threads.modes = (_fake_mode, recorder)
     gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:
@@ -200,7 +203,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
             module = recorder.labels.current_module
             raise failures.explain(ended_by, rank, module, lines, answered) from None
         if not recorded:
-            raise failures.ended_early(ended_by, job, rank, steps, lines, answered)
+            raise failures.ended_early(ended_by, job, rank, steps, lines, answered, "".join(caught))
     finally:
         recorder.recording = False
         gc.enable()
@@ -218,6 +221,16 @@ class _Output(io.StringIO):
 def _note_life(recorder: Any) -> None:
     """A rank that waits for a message does not hang: whether it will come is known elsewhere."""
     recorder.num_calls += 1
+
+
+def _failed(policy: ValuePolicy, recorder: Any, caught: list[str], error: Exception) -> None:
+    """A forward or backward pass raised ``error``, which the script may catch."""
+    from workloads.tracing.drive import failures
+
+    caught[:] = [failures.in_a_line(error, recorder.labels.current_module)]
+    if recorder.recording:
+        in_script, raised = where_raised(error.__traceback__)
+        policy.note("failure", caught[0], (in_script or raised).partition(" in ")[0])
 
 
 def _execute(job: ScriptJob, rank: int) -> None:
@@ -281,7 +294,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         stand_ins=tuple(sorted(finder.used)),
         counted=tuple(sorted(kernels.counted)),
         held=facts.sizes,
-        named=() if rank or job.by_recipe else named_ranks(job.script, job.world_size),
+        named=() if rank or job.by_recipe else named_ranks(job.script, job.world_size, job.arguments),
         call_sites=tuple(
             next(iter(recording.sites.get(index, ())), "")
             for index, op in enumerate(recording.ops)

@@ -10,15 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import tensor
 
-from workloads.tracing.fake.known_values import values_of
+from workloads.tracing.fake import host_values
+from workloads.tracing.fake.known_values import remember, values_of
 
 
-def takes_apart(base: str, args: Any) -> Callable[..., Any] | None:
-    """What runs operator ``base`` in pieces, where it is no kernel of its own."""
-    if base == "aten::_grouped_mm" and args[0].dtype != torch.bfloat16:
-        return _product_of_each
-    return None
+def takes_apart(base: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """What runs operator ``base`` in pieces, where it is no kernel of its own; says where groups that nobody
+    knows are taken to be even.
+    """
+    if base != "aten::_grouped_mm":
+        return None
+    offs = args[2] if len(args) > 2 else kwargs.get("offs")
+    if offs is not None and values_of(offs) is None and host_values.ask is not None:
+        host_values.ask("groups", offs, 0.0)
+    return None if args[0].dtype == torch.bfloat16 else _product_of_each
 
 
 def _product_of_each(
@@ -51,6 +58,9 @@ def _parts(offs: torch.Tensor, length: int) -> list[slice]:
     """The groups as the host reads them; evenly spread over ``length`` where their bounds are not known."""
     groups = offs.numel()
     known = values_of(offs)
-    read = offs.cpu()
-    ends = [length * (group + 1) // groups for group in range(groups)] if known is None else read.tolist()
+    ends = [length * (group + 1) // groups for group in range(groups)] if known is None else known.tolist()
+    if known is None:
+        with torch._C._DisableTorchDispatch():
+            remember(offs, tensor(ends, device="cpu"))
+    offs.cpu()  # the host reads them
     return [slice(*bounds) for bounds in zip([0, *ends[:-1]], ends, strict=True)]

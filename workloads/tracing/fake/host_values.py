@@ -47,7 +47,7 @@ on_host_read: Callable[[torch.Tensor, str], None] | None = None
 #: Asked with (kind, tensor, default answer) for every value that a run on shapes cannot know.  Kinds: "item"
 #: (the value), "share" (the part of a mask's elements that are true, or of entries that are unique), "size"
 #: (how many elements a result has), "routing" (how unevenly tokens choose experts), "order" (places of
-#: what is sorted; said, not asked).
+#: what is sorted; said, not asked), "groups" (how rows are spread; said, not asked).
 ask: Callable[[str, torch.Tensor, Any], Any] | None = None
 
 
@@ -57,6 +57,7 @@ _RULES = {
     "routing": "the load of experts",
     "order": "as they stand, the largest spread evenly",
     "overflow": "gradients do not overflow",
+    "groups": "rows are spread evenly over the groups of a product",
 }
 
 

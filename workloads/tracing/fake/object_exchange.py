@@ -23,7 +23,7 @@ from torch import empty
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.fake import peers, process_groups, streams
+from workloads.tracing.fake import peers, process_groups, saved_files, streams
 from workloads.tracing.fake.mail import BARRIER, EVERYBODY, EVERYBODY_VALUES, Address, Waiting, deliver
 from workloads.tracing.sites import call_site
 
@@ -112,9 +112,24 @@ class Mailbox:
         self._counts[symbol, place, BARRIER] += 1
         address = Address(f"barrier of {symbol}", 0, place, BARRIER, number, shared=True)
         if mine == place:
-            deliver(address.path(self._folder), True)
+            deliver(address.path(self._folder), saved_files.versions())
         else:
-            self._wait_for(address)
+            versions: dict[str, int] | None = pickle.loads(self._wait_for(address).read_bytes())
+            if versions is not None:
+                saved_files.see(versions)
+
+    def put_saved(self, path: str, version: int, content: bytes) -> None:
+        """Rank 0 has saved ``content`` as the file ``path``, the ``version``-th that it saves."""
+        if _own_rank() == 0:
+            deliver(_saved(path, version).path(self._folder), content)
+            deliver(_saved(path).path(self._folder), content)
+
+    def saved(self, path: str, version: int = 0) -> bytes | None:
+        """What rank 0 has saved, or will have saved last (``version`` 0); None: it saves no such file."""
+        if _own_rank() == 0:
+            return None
+        content: bytes | None = pickle.loads(self._wait_for(_saved(path, version)).read_bytes())
+        return content
 
     def post(self, key: str, value: bytes) -> None:
         """Put ``value`` at ``key`` of the store that all ranks share."""
@@ -152,6 +167,10 @@ def _own_rank() -> int:
 
 def _posted(key: str, source: int) -> Address:
     return Address(f"store, key {key}", source, 0, EVERYBODY, 0)
+
+
+def _saved(path: str, version: int = 0) -> Address:
+    return Address(f"file {path}", 0, 0, EVERYBODY, version, shared=True)
 
 
 def install() -> None:

@@ -1,5 +1,8 @@
 """What a program saves: kept in memory, so that a traced run never overwrites the files of a real one.
 
+Other ranks find what rank 0 had saved when they last met it at a barrier; one that loads what is not there
+waits for rank 0 to save it.
+
 And trained weights that it would download: they decide no shape, so a model keeps its initial ones.  A
 repository of models that would only be listed offers none.
 """
@@ -15,7 +18,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed.checkpoint as dist_checkpoint
@@ -26,13 +30,64 @@ from workloads.tracing.fake import late_files
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.outside_world import NetworkCallError
 
-#: What was saved under each path.
-_saved: dict[str, bytes] = {}
+
+class _Shelf(Protocol):
+    def put_saved(self, path: str, version: int, content: bytes) -> None: ...
+
+    def saved(self, path: str, version: int = 0) -> bytes | None: ...
+
+
+#: Where rank 0 puts what it saves for other ranks; None: nowhere.
+shelf: _Shelf | None = None
+
+
+class _SavedFiles(dict[str, bytes]):
+    """What was saved under each path, by this rank or by rank 0 (``seen``)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+        self._count = 0
+
+    def __setitem__(self, path: str, content: bytes) -> None:
+        super().__setitem__(path, content)
+        self._count += 1
+        self.versions[path] = self._count
+        self.seen.pop(path, None)
+        if shelf is not None:
+            shelf.put_saved(path, self._count, content)
+
+    def see(self, versions: dict[str, int]) -> None:
+        """Rank 0 has these files now."""
+        for path in [one for one in self.seen if one not in versions]:
+            del self.seen[path]
+            self.pop(path, None)
+        for path, version in versions.items():
+            if shelf is None or self.seen.get(path) == version or (path in self and path not in self.seen):
+                continue
+            content = shelf.saved(path, version)
+            if content is not None:
+                super().__setitem__(path, content)
+                self.seen[path] = version
+
+
+_saved = _SavedFiles()
 #: Lengths and hashes of what was saved into memory of the program's own.
 _in_memory: set[tuple[int, int]] = set()
 
 #: Told of what would be downloaded and of what is done without it.
 on_missing: Callable[[str], None] | None = None
+
+
+def versions() -> dict[str, int]:
+    """The files that this rank has saved, and which of its saves each is."""
+    return {path: _saved.versions[path] for path in _saved if path in _saved.versions}
+
+
+def see(those: dict[str, int]) -> None:
+    """This rank has met rank 0, which has saved ``those`` (:func:`versions`)."""
+    _saved.see(those)
 
 
 class MissingWeights(dict[str, Any]):
@@ -129,7 +184,8 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Memory is the host's; where tensors are to go is asked afterwards."""
         path = _path(f)
-        source = io.BytesIO(_saved[path]) if path in _saved else f
+        content = None if path is None else _saved.get(path) or _of_rank_0(path)
+        source = f if content is None else io.BytesIO(content)
         loaded = original(source, lambda storage, _location: storage, *args, **kwargs)
         where = map_location if isinstance(map_location, str | torch.device) else None
         return loaded if where is None else _moved(loaded, torch.device(where))
@@ -146,16 +202,22 @@ def _hold_safetensors() -> None:
         _saved[os.path.realpath(filename)] = package.serialize(tensors, metadata=metadata)
 
     def safe_open(filename: Any, *args: Any, **kwargs: Any) -> Any:
-        held = _held(filename)
-        if held is None:
+        path = os.path.realpath(filename)
+        content = _saved.get(path) or _of_rank_0(path)
+        if content is None:
             return find(filename, *args, **kwargs)
         with tempfile.NamedTemporaryFile() as file:  # mapped: it may go
-            file.write(_saved[held])
+            file.write(content)
             file.flush()
             return find(file.name, *args, **kwargs)
 
     for module in (package, of_torch):
         vars(module).update(serialize_file=serialize_file, safe_open=safe_open)
+
+
+def _of_rank_0(path: str) -> bytes | None:
+    """What rank 0 saves as a file that is not there."""
+    return None if shelf is None or Path(path).exists() else shelf.saved(path)
 
 
 def _held(file: Any) -> str | None:
@@ -217,7 +279,7 @@ def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(file, mode, *args, **kwargs)
         return late_files.LateFile(
             lambda: original(file, mode, *args, **kwargs),
-            lambda written: _saved.update({path: written}),
+            lambda written: _saved.__setitem__(path, written),
             lambda data: _mark(data) in _in_memory,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ class Labels:
         self.segment_phase = "fwd"
         self._phase: str | None = None
         self._modules: list[str] = []
+        #: What was being handled when each of them was called.
+        self._handled: list[BaseException | None] = []
         self._module_names: dict[int, str] = {}
         self._regions: list[str] = []
         self._scope: str | None = None
@@ -31,6 +34,8 @@ class Labels:
         self._hooks: list[Any] = []
         #: Told of every module that is called while no other module runs.
         self.on_outermost: Callable[[torch.nn.Module], None] | None = None
+        #: Told of what a module's forward pass raised, once for each module that it leaves.
+        self.on_failure: Callable[[Exception], None] | None = None
 
     def name_modules(self, root: torch.nn.Module, wrappers: tuple[str, ...] = ()) -> None:
         """Use ``root``'s own submodule names, without the parts that only ``wrappers`` add."""
@@ -157,6 +162,10 @@ class Labels:
             self.on_outermost(module)
         outer = self._modules[-1] if self._modules else ""
         self._modules.append(self._module_names.get(id(module), outer))  # unnamed: made on the fly
+        self._handled.append(sys.exc_info()[1])
 
     def _leave_module(self, _module: torch.nn.Module, _args: object, _output: object) -> None:
         self._modules.pop()
+        error, handled = sys.exc_info()[1], self._handled.pop()
+        if isinstance(error, Exception) and error is not handled and self.on_failure is not None:
+            self.on_failure(error)

@@ -21,6 +21,9 @@ class Watcher(Protocol):
     def backward_ends(self) -> None:
         """The backward pass that started last is over."""
 
+    def backward_fails(self, error: Exception) -> None:
+        """The backward pass that started last raised ``error``."""
+
 
 def install(watcher: Callable[[], Watcher | None]) -> None:
     """Tell ``watcher()`` of every backward pass, also of those that a framework asks the engine for, and of
@@ -52,7 +55,11 @@ def _seen(original: Callable[..., Any], watcher: Callable[[], Watcher | None]) -
         if listener is None:
             return original(*args, **kwargs)
         listener.backward_begins()
-        result = original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except Exception as error:
+            listener.backward_fails(error)
+            raise
         listener.backward_ends()
         return result
 
