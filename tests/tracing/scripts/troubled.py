@@ -60,12 +60,12 @@ def main(how):
         if (how == "diverges" and rank == 1) or (how == "third" and rank == 2):
             dist.all_reduce(loss.detach())
         if how == "caught":
-            with contextlib.suppress(NotImplementedError):
+            with contextlib.suppress(Exception):
                 opaque(loss)
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(Exception):
                 torch.autograd.grad(loss, opaque.weight)
         if how == "swallowed":
-            with contextlib.suppress(NotImplementedError):
+            with contextlib.suppress(Exception):
                 opaque(loss)
                 optimizer.step()
             continue
