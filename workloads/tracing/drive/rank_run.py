@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,8 @@ from workloads.tracing.record.templates import cut
 from workloads.tracing.sites import call_site, where_raised
 
 _fake_mode: Any = None
+#: Marks an exception that has been told of.
+_SEEN = "_simcore_seen"
 
 
 class ValuePolicy:
@@ -173,7 +175,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
         steps.on_evaluation = partial(policy.note, "evaluation")
-        steps.on_failure = partial(_failed, policy, recorder, caught)
+        steps.on_failure = recorder.labels.on_failure = partial(_failed, policy, recorder, caught)
         saved_files.on_missing = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
@@ -224,9 +226,17 @@ def _note_life(recorder: Any) -> None:
 
 
 def _failed(policy: ValuePolicy, recorder: Any, caught: list[str], error: Exception) -> None:
-    """A forward or backward pass raised ``error``, which the script may catch."""
+    """A forward or backward pass raised ``error``, which the script may catch.  Told of once; torch stops
+    recomputing by an error, too.
+    """
+    from torch.utils.checkpoint import _StopRecomputationError
+
     from workloads.tracing.drive import failures
 
+    if isinstance(error, _StopRecomputationError) or hasattr(error, _SEEN):
+        return
+    with suppress(AttributeError):
+        setattr(error, _SEEN, True)
     caught[:] = [failures.in_a_line(error, recorder.labels.current_module)]
     if recorder.recording:
         in_script, raised = where_raised(error.__traceback__)

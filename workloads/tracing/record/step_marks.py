@@ -16,16 +16,15 @@ Note [Steps of a script]
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.optim import optimizer as torch_optimizer
-from torch.utils.checkpoint import _StopRecomputationError
 
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import marks
@@ -42,9 +41,6 @@ _PATIENCE = 16
 #: Backward passes in which an optimizer of torch is expected to step, and :class:`LaterOptimizer`'s number
 #: for a program that updates its parameters without.
 _MOST_BACKWARDS, _BY_ITSELF = 256, -1
-
-#: Marks an exception that has been told of.
-_SEEN = "_simcore_seen"
 
 #: Parts of module names that wrappers add.
 WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
@@ -148,7 +144,7 @@ class StepMarks:
         self._doubted = 0
         #: Told of a forward pass, in the recorded step, that evaluates a model which is trained.
         self.on_evaluation: Callable[[], None] | None = None
-        #: Told of what a forward or backward pass raised, once: the program may catch it and go on.
+        #: Told of what a backward pass raised: the program may catch it and go on.
         self.on_failure: Callable[[Exception], None] | None = None
         self._trained: set[int] = set()
         self._handles: list[Any] = []
@@ -160,7 +156,6 @@ class StepMarks:
         if self._by_recipe:
             return self
         self.recorder.labels.on_outermost = self._forward_begins
-        self.recorder.labels.on_failure = self._fails
         self.recorder.communication.on_transfer = self._transfers
         self.recorder.on_write = self._written
         self._handles = [
@@ -176,7 +171,6 @@ class StepMarks:
         _active = None
         marks.listener = None
         self.recorder.labels.on_outermost = self.recorder.communication.on_transfer = None
-        self.recorder.labels.on_failure = None
         self.recorder.on_write = None
         for handle in self._handles:
             handle.remove()
@@ -285,13 +279,6 @@ class StepMarks:
     def backward_fails(self, error: Exception) -> None:
         """The backward pass that started last raised ``error``."""
         self._depth -= 1
-        self._fails(error)
-
-    def _fails(self, error: Any) -> None:
-        if isinstance(error, _StopRecomputationError) or hasattr(error, _SEEN):
-            return
-        with contextlib.suppress(AttributeError):
-            setattr(error, _SEEN, True)
         if self.on_failure is not None:
             self.on_failure(error)
 
@@ -326,7 +313,7 @@ class StepMarks:
             else:
                 self._begin("finish", "optimizer")
 
-    @contextlib.contextmanager
+    @contextmanager
     def update(self, *, ends_step: bool) -> Iterator[None]:
         """A framework's own update: optimizers, and what it does behind them; the outermost ends a step."""
         if self._in_update:
