@@ -15,7 +15,7 @@ from simcore.engine import Variants
 from simcore.engine.launches import host_costs
 from simcore.engine.shortcuts import simulate, solo
 from simcore.engine.shortcuts.host_times import HostSchedule
-from simcore.engine.shortcuts.repeats import KEPT, Repeats, shortened
+from simcore.engine.shortcuts.repeats import FEW, KEPT, Repeats, few, shortened
 from simcore.graph import GraphBuilder, external
 from simcore.graph.schedules import gpipe, one_f_one_b
 from simcore.hardware import Topology, load_cluster
@@ -103,6 +103,21 @@ def test_a_job_with_a_steady_state(graph):
     where = cluster(graph)
     both(graph, where)
     assert share_simulated(graph, where) < 0.75
+
+
+def test_chunks_that_settle_while_the_pipeline_fills():
+    # A repetition is four microbatches through two chunks, 16 passes of a stage, of 16 in all: two of them
+    # say the others.
+    graph = job(64, schedule="interleaved", virtual_stages=2)
+    short = few(graph)
+    assert min(repeats.copies for repeats in short.repeats) - short.left_out == FEW
+    whole = sum(len(graph.flat_ops(program)) for program in graph.programs)
+    assert both(graph, cluster(graph)).answered.steady == whole - short.kept_ops
+
+
+def test_many_short_repetitions_are_not_worth_trying_with_fewer():
+    # Of 1F1B, five repetitions are as long as two but for three forwards and three backwards.
+    assert few(jobs.pipeline(one_f_one_b(16, 60), tp=1, dp=1)) is None
 
 
 def test_replicas_whose_messages_have_further_to_go():

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PlayedRank:
-    """One rank's times in a shortened job, ps since its host began: ``copy`` is the repetition of its
-    ``program`` that comes again and again in the whole job, each time ``period_ps`` later.
+    """One rank's times in a shortened job, ps since its host began: the repetition of its ``program`` that
+    ends before flat op ``cut`` comes again and again in the whole job, each time ``period_ps`` later.
     """
 
     short: Shortened
     program: int
-    copy: int
+    cut: int
     period_ps: int
     times: RankTimes
 
     def origins(self) -> tuple[IntArray, IntArray]:
         """For each op of the whole job: the op that stands for it, and by how much later it happens, ps."""
-        origin, later = self.short.origin(self.program, self.copy)
+        origin, later = self.short.origin(self.program, self.cut)
         return origin, later * self.period_ps
 
     def repeated(self, origin: IntArray, shift: IntArray) -> RankTimes:

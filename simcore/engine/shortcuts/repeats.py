@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 #: Repetitions that a shortened job keeps: some until it has settled, two that are compared, and those that
 #: are under way on other ranks or have been launched ahead.
 KEPT: Final = 5
+#: As many do where all settles as soon as the pipeline is full.
+FEW: Final = 2
 #: Playing a job twice, when it never settles, must cost less than what is saved otherwise.
 _MOST_KEPT: Final = 0.55  # of the ops
+#: Few are tried where the job with more would cost so much of the whole one, and half as much again.
+_MOST_OF_FEW: Final = 0.33
+_SAVED_BY_FEW: Final = 0.67
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Instances of a program's templates: from ``first`` on, ``size`` of them come ``copies`` times.
+    """Instances of a program's templates: from ``first`` on, ``size`` of them come ``copies`` times, and
+    ``rest`` of them once more.
 
     Each time they serve the next ``microbatches`` microbatches.
     """
@@ -32,35 +38,50 @@ class Repeats:
     size: int
     copies: int
     microbatches: int
+    rest: int = 0
 
 
 @dataclass(frozen=True)
 class Shortened:
-    """A job without ``left_out`` of the ``repeats`` (of each program) of ``whole``."""
+    """A job without ``left_out`` of the ``repeats`` (of each program) of ``whole``; it keeps ``kept_ops``."""
 
     whole: Graph
     graph: Graph
     repeats: tuple[Repeats, ...]
     left_out: int
+    kept_ops: int
 
-    def origin(self, program: int, copy: int) -> tuple[IntArray, IntArray]:
-        """For each op of a program of the whole job: the op of the shortened one that stands for it, and how
-        many repetitions later it happens, when ``copy`` is repeated.
+    def repeated(self, program: int) -> tuple[int, int, int]:
+        """Flat ops of a program of the shortened job: the first one that comes again, how many come again
+        each time, and the first one behind.
         """
-        repeats, left_out = self.repeats[program], self.left_out
-        flat = self.whole.flat_ops(self.whole.programs[program])
-        instance = np.arange(len(flat.first) - 1)
-        number = (instance - repeats.first) // repeats.size
-        later = np.clip(number - copy, 0, left_out)
-        before = instance - later * repeats.size
+        repeats = self.repeats[program]
         first = self.graph.flat_ops(self.graph.programs[program]).first
-        of_op = flat.instance
-        op = np.arange(len(flat)) - flat.first[of_op] + first[before[of_op]]
-        return op, later[of_op]
+        begin = int(first[repeats.first])
+        size = int(first[repeats.first + repeats.size]) - begin
+        copies = repeats.copies - self.left_out
+        return begin, size, int(first[repeats.first + copies * repeats.size + repeats.rest])
+
+    def origin(self, program: int, cut: int) -> tuple[IntArray, IntArray]:
+        """For each op of a program of the whole job: the op of the shortened one that stands for it, and how
+        many repetitions later it happens, when the repetition that ends before op ``cut`` comes again.
+        """
+        _, size, _ = self.repeated(program)
+        op = np.arange(len(self.whole.flat_ops(self.whole.programs[program])))
+        later = np.clip((op - (cut - size)) // size, 0, self.left_out)
+        return op - later * size, later
 
 
-def shortened(graph: Graph, kept: int = KEPT) -> Shortened | None:
-    """``graph`` with ``kept`` repetitions, None where that saves too little."""
+def few(graph: Graph) -> Shortened | None:
+    """``graph`` with few repetitions, None where these are not far fewer than usual or still too many."""
+    usual, found = shortened(graph, most=1.0), shortened(graph, FEW, most=_MOST_OF_FEW)
+    if found is None or (usual is not None and found.kept_ops > _SAVED_BY_FEW * usual.kept_ops):
+        return None
+    return found
+
+
+def shortened(graph: Graph, kept: int = KEPT, *, most: float = _MOST_KEPT) -> Shortened | None:
+    """``graph`` with ``kept`` repetitions, None where that is more than ``most`` of it."""
     found: list[Repeats] = []
     for program in graph.programs:
         repeats = _repeats(program)
@@ -74,10 +95,11 @@ def shortened(graph: Graph, kept: int = KEPT) -> Shortened | None:
     pairs = list(zip(graph.programs, found, strict=True))
     whole = sum(int(size[program.template].sum()) for program, _ in pairs)
     parts = sum(int(size[p.template[r.first : r.first + r.size]].sum()) for p, r in pairs)
-    if parts * left_out < (1.0 - _MOST_KEPT) * whole:
+    if parts * left_out < (1.0 - most) * whole:
         return None
     programs = tuple(_without(program, repeats, left_out) for program, repeats in pairs)
-    return Shortened(graph, replace(graph, programs=programs), tuple(found), left_out)
+    kept_ops = whole - parts * left_out
+    return Shortened(graph, replace(graph, programs=programs), tuple(found), left_out, kept_ops)
 
 
 def _repeats(program: Program) -> Repeats | None:
@@ -98,9 +120,9 @@ def _repeats(program: Program) -> Repeats | None:
         place = int(np.searchsorted(differs, middle))
         first = int(differs[place - 1]) + 1 if place else 0
         stop = int(differs[place]) if place < len(differs) else len(same)
-        copies = (stop + size - first) // size
+        copies, rest = divmod(stop + size - first, size)
         if best is None or (copies - KEPT) * size > (best.copies - KEPT) * best.size:
-            best = Repeats(first, size, copies, step)
+            best = Repeats(first, size, copies, step, rest)
         if stop - first >= len(template) // 2:
             break
     return best if best is not None and _is_whole(program, best) else None

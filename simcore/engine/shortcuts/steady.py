@@ -18,6 +18,11 @@ Note [Steady state]
     whole job is worked out afterwards; where that is not when it did, shifted, the launch must have
     held up nothing, neither in the shortened job nor in the whole one.
 
+    What has repeated is told op by op, not by whole repetitions: a pipeline of chunks whose stages settle
+    while it fills needs two of its long repetitions.  ``until`` is no later than what the shortened job does
+    first that the whole one would not, nor than a period after what stood there one repetition before: a rank
+    that has nothing left to repeat, and waits, would not wait in the whole job.
+
     Ranks that settle one after the other may all be steady, but not yet for a period in common when the
     repetitions end.  How many more that takes is known then, and the job is shortened once more, by less.
 
@@ -38,7 +43,7 @@ from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
 from simcore.engine.shortcuts.repeated_times import PlayedRank, RepeatedRank, RepeatedTimes
-from simcore.engine.shortcuts.repeats import KEPT, shortened
+from simcore.engine.shortcuts.repeats import FEW, KEPT, few, shortened
 from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
 from simcore.graph.kinds import is_on_host
@@ -47,7 +52,7 @@ from simcore.records import dataclass
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
     from simcore.engine.result import SimulationResult
-    from simcore.engine.shortcuts.repeats import Repeats, Shortened
+    from simcore.engine.shortcuts.repeats import Shortened
     from simcore.engine.shortcuts.ties import Parts, Tie
     from simcore.graph import Graph
     from simcore.graph.graph import Int32Array
@@ -64,13 +69,13 @@ Play = Callable[["Graph", "IntArray | None"], "tuple[SimulationResult, Sequence[
 @dataclass(frozen=True, slots=True)
 class SteadyState:
     """From ``until_ps - period_ps`` to ``until_ps`` (by class of ranks) is one period, which the whole job
-    goes through ``times`` more.  ``copy[c]`` is a repetition of class ``c`` within the steady part.
+    goes through ``times`` more.  ``cut[c]`` is the flat op of class ``c`` behind the steady part.
     """
 
     period_ps: IntArray
     until_ps: IntArray
     times: int
-    copy: tuple[int, ...]
+    cut: tuple[int, ...]
     parts: Parts
 
     @property
@@ -99,14 +104,13 @@ class SteadyState:
 
 @dataclass(frozen=True, slots=True)
 class _Steady:
-    """Part of one rank's step: repetitions ``first`` to ``last`` are each ``period_ps`` after the one before,
-    but for ``first``, and end before flat op ``stop``; nothing else is under way from ``since_ps`` to
-    ``until_ps``.
+    """Part of one rank's step: flat ops up to ``cut`` that are each ``period_ps`` after those one repetition
+    before; nothing else has been under way since ``since_ps``, nor is before ``until_ps``, nor was a period
+    before.
     """
 
     period_ps: int
-    last: int
-    stop: int
+    cut: int
     since_ps: int
     until_ps: int
 
@@ -126,9 +130,11 @@ def repeated(
 
     ``host_costs_of``: what launches cost the hosts of some ranks.
     """
-    short = shortened(graph)
+    short, kept = few(graph), FEW
+    if short is None:
+        short, kept = shortened(graph), KEPT
     begin: IntArray | None = None
-    events, more = 0, 0
+    events, was_late = 0, False
     while True:
         if short is None:
             return None
@@ -140,13 +146,17 @@ def repeated(
         try:
             found = steady_state(short, result, ties)
         except SettledLateError as late:
-            if more or begin is not None:
+            if was_late or begin is not None:
                 return None
-            more = late.more
-            short = shortened(graph, KEPT + more)
+            was_late, kept = True, kept + late.more
+            short = shortened(graph, kept)
             continue
         if found is None:
-            return None
+            if kept >= KEPT or begin is not None:
+                return None
+            kept = KEPT
+            short = shortened(graph)
+            continue
         if found.is_in_step(begin):
             break
         if begin is not None:
@@ -177,10 +187,10 @@ def steady_state(
         steady.append(found)
     rows = [graph.flat_ops(graph.programs[program]).row for program in program_of]
     used = {
-        (program, stop): _marked(rows[c][:stop], len(graph.ops))
-        for c, (program, stop) in enumerate(zip(program_of, [one.stop for one in steady], strict=True))
+        (program, cut): _marked(rows[c][:cut], len(graph.ops))
+        for c, (program, cut) in enumerate(zip(program_of, [one.cut for one in steady], strict=True))
     }
-    parts = parts_of(ties, lambda c, tie: bool(used[program_of[c], steady[c].stop][tie.rows].any()))
+    parts = parts_of(ties, lambda c, tie: bool(used[program_of[c], steady[c].cut][tie.rows].any()))
     joined = min(
         (
             int(result.times[c].ready_ps[np.isin(rows[c], tie.rows)].min(initial=_NEVER))
@@ -196,61 +206,56 @@ def steady_state(
     since, until = since[parts.of_class], until[parts.of_class]
     if (period != period[parts.of_class]).any():
         return None
-    if (until - period <= since).any():  # what is left out is behind that: it would only begin later
-        raise SettledLateError(int(((since - until) // period).max()) + 2)
+    if (until <= since).any():  # what is left out is behind that: it would only begin later
+        raise SettledLateError(int(((since - until) // period).max()) + 1)
     on_gpu = {program: _on_gpu(graph, program) for program in set(program_of)}
     checked: set[tuple[RankTimes, int, int]] = set()
+    late = 0
     for c, (program, times) in enumerate(zip(program_of, result.times, strict=True)):
-        before = int(until[c] - period[c])
-        if (times, before, int(since[c])) in checked:
+        bounds = (times, int(until[c]), int(since[c]))
+        if bounds in checked:
             continue
-        checked.add((times, before, int(since[c])))
-        under_way = (times.ready_ps < before) & (times.end_ps >= before) & on_gpu[program]
-        if (times.ready_ps[under_way] < since[c]).any():
-            return None
-    return SteadyState(period, until, short.left_out, tuple(one.last for one in steady), parts)
-
-
-def _copies(short: Shortened, program: int) -> tuple[Repeats, int, int, int]:
-    """Repetitions of a program of the shortened job: how many, the first one's first op, ops of each."""
-    repeats = short.repeats[program]
-    first = short.graph.flat_ops(short.graph.programs[program]).first
-    begin = int(first[repeats.first])
-    return repeats, repeats.copies - short.left_out, begin, int(first[repeats.first + repeats.size]) - begin
+        checked.add(bounds)
+        under_way = (times.ready_ps < until[c]) & (times.end_ps >= until[c]) & on_gpu[program]
+        oldest = int(times.ready_ps[under_way].min(initial=_NEVER))
+        late = max(late, -((oldest - int(since[c])) // int(period[c])))
+    if late > 0:
+        raise SettledLateError(late)
+    return SteadyState(period, until, short.left_out, tuple(one.cut for one in steady), parts)
 
 
 def _on_gpu(graph: Graph, program: int) -> BoolArray:
     return ~is_on_host(graph.ops.kind[graph.flat_ops(graph.programs[program]).row])
 
 
-def _shifts(short: Shortened, program: int, times: RankTimes) -> IntArray:
-    """How much later each repetition is than the one before, -1 where not everything is equally so."""
-    _, copies, begin, size = _copies(short, program)
-    mine = slice(begin, begin + copies * size)
-    counts = _on_gpu(short.graph, program)[mine].reshape(copies, size)[0]
-    low, high = np.full(copies - 1, _NEVER), np.zeros(copies - 1, dtype=np.int64)
-    for column in (times.ready_ps, times.start_ps, times.end_ps):
-        later = np.diff(column[mine].reshape(copies, size)[:, counts], axis=0)
-        low = np.minimum(low, later.min(axis=1, initial=_NEVER))
-        high = np.maximum(high, later.max(axis=1, initial=0))
-    return np.where(low == high, low, -1)
-
-
 def _steady_part(short: Shortened, program: int, times: RankTimes) -> _Steady | None:
-    """The longest stretch of repetitions that are equally far apart, the latest of those."""
-    shifts = _shifts(short, program, times)
+    """The longest stretch of ops that are equally long after those one repetition before, the latest of
+    those.
+    """
+    begin, size, stop = short.repeated(program)
+    on_gpu = _on_gpu(short.graph, program)
+    ops = begin + size + np.flatnonzero(on_gpu[begin + size : stop])
+    low, high = np.full(len(ops), _NEVER), np.zeros(len(ops), dtype=np.int64)
+    for column in (times.ready_ps, times.start_ps, times.end_ps):
+        later = column[ops] - column[ops - size]
+        low, high = np.minimum(low, later), np.maximum(high, later)
+    shifts = np.where(low == high, low, -1)
     bounds = np.flatnonzero(np.concatenate([[True], shifts[1:] != shifts[:-1], [True]]))
     lengths = np.diff(bounds) * (shifts[bounds[:-1]] > 0)
     longest = len(lengths) - 1 - int(lengths[::-1].argmax())
     if lengths[longest] < 1:
         return None
-    first, last = int(bounds[longest]), int(bounds[longest + 1])
-    _, _, begin, size = _copies(short, program)
-    on_gpu = _on_gpu(short.graph, program)
-    before, after = begin + (first + 1) * size, begin + (last + 1) * size
-    since = int(times.end_ps[:before][on_gpu[:before]].max(initial=0))
-    later = times.ready_ps[after:][on_gpu[after:]]
-    return _Steady(int(shifts[first]), last, after, since, int(later.min(initial=_NEVER)))
+    period, first = int(shifts[bounds[longest]]), int(ops[bounds[longest]])
+    cut = int(ops[bounds[longest + 1] - 1]) + 1
+
+    def ended(stop: int) -> int:
+        return int(times.end_ps[:stop][on_gpu[:stop]].max(initial=0))
+
+    def begun(begin: int, stop: int | None = None) -> int:
+        return int(times.ready_ps[begin:stop][on_gpu[begin:stop]].min(initial=_NEVER - period))
+
+    since = max(ended(first), ended(first - size) + period)
+    return _Steady(period, cut, since, min(begun(cut), begun(cut - size, cut) + period))
 
 
 def _marked(numbers: npt.NDArray[Any], size: int) -> BoolArray:
@@ -291,7 +296,7 @@ def whole_result(
                 )
             if began := 0 if begin_ps is None else int(begin_ps[c]):
                 times = RankTimes(times.ready_ps - began, times.start_ps - began, times.end_ps - began)
-            played = PlayedRank(short, program, steady.copy[c], int(steady.period_ps[c]), times)
+            played = PlayedRank(short, program, steady.cut[c], int(steady.period_ps[c]), times)
             found = played.checked(costs, *hosts[costs])
             if found is None:
                 return None
