@@ -28,9 +28,11 @@ GRAPHS = Path(__file__).parents[1] / "models/graphs"
 MEGATRON = (
     "context-parallel", "interleaved", "overlapped", "param-gather", "sequence-parallel", "uneven", "experts",
 )  # fmt: skip
-#: PyTorch's DDP: buckets beside gradients, which go in the step.
-DDP = ("ddp-accumulate", "ddp-checkpoint-first", "ddp-frozen")
-WITHIN = {"titan-ep": 0.035, **dict.fromkeys(DDP, 0.001)}
+#: PyTorch's DDP (buckets beside gradients, which go in the step) and FSDP.
+TORCH = (
+    "ddp-accumulate", "ddp-checkpoint-first", "ddp-frozen", "fsdp1", "fsdp2-checkpoint", "hsdp",
+)  # fmt: skip
+WITHIN = {"titan-ep": 0.035, **dict.fromkeys(TORCH, 0.001)}
 
 
 def pairs(name: str) -> Iterator[tuple[PlayedStage, PlayedStage]]:
@@ -38,10 +40,11 @@ def pairs(name: str) -> Iterator[tuple[PlayedStage, PlayedStage]]:
     if name in MEGATRON:
         graph = apply_kernels(graph, "megatron")
         job = Job.of(described(graph.workload, "megatron"))
-    elif name in DDP:
+    elif name in TORCH:
         job = CASES[name].job(batch_first=True)
-        sgd = job.training.model_copy(update={"optimizer_bytes_per_parameter": 0})
-        job = replace(job, training=sgd)
+        if "adam" not in CASES[name].arguments:
+            sgd = job.training.model_copy(update={"optimizer_bytes_per_parameter": 0})
+            job = replace(job, training=sgd)
     else:
         job = titan.job(name.removeprefix("titan-"))
     traced = played_programs(graph, {}, AllocatorSettings(), 0, near=0)
@@ -49,7 +52,7 @@ def pairs(name: str) -> Iterator[tuple[PlayedStage, PlayedStage]]:
 
 
 @pytest.mark.parametrize(
-    "name", [*MEGATRON, *DDP, "titan-cp", "titan-tp", "titan-ep", "titan-fsdp", "titan-pp"]
+    "name", [*MEGATRON, *TORCH, "titan-cp", "titan-tp", "titan-ep", "titan-fsdp", "titan-pp"]
 )
 def test_a_description_allocates_what_a_trace_does(name: str) -> None:
     for traced, made in pairs(name):

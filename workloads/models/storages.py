@@ -61,7 +61,7 @@ class PieceStorages:
     ``output`` goes on to the next piece, which releases it, ``input_gradient`` to the one before (-1: none).
     A piece without backward has no gradient of its output either.  ``for_head``: what the gradient of the
     output layer's weight reads.  ``logits``: those that the output layer made (-1: none).  ``of_loss``: how
-    many events of each pass come before it has the gradient of logits.
+    many events of a pass come before the loss of logits (forward), or before it has their gradient.
     """
 
     storages: tuple[Storage, ...]
@@ -73,9 +73,10 @@ class PieceStorages:
     of_loss: dict[Pass, int] = field(default_factory=dict)
 
     def events_of(self, kind: Pass, *, of_loss: bool | None = None) -> tuple[int, ...]:
-        """Of a pass: those of the loss (True), those behind it (False), or all (None)."""
+        """Of a pass: those of the loss (True), those of what makes logits (False), or all (None)."""
         events, number = self.events[kind], self.of_loss.get(kind, 0)
-        return events if of_loss is None else events[:number] if of_loss else events[number:]
+        first = (kind != "F") == of_loss
+        return events if of_loss is None else events[:number] if first else events[number:]
 
 
 def storages_of(piece: ModelPiece, group_sizes: tuple[tuple[str, int], ...] = ()) -> PieceStorages:
@@ -221,13 +222,17 @@ class _StorageWalk:
         return self._apart(num_bytes, last[0], launches - 1)
 
     def _release_kept(self, forward: int) -> None:
-        """Behind the last launch of its op's backward, or where that would stand."""
+        """Behind the last launch of its op's backward, or where that would stand.
+
+        Logits behind whoever reads them last: where no copy was made, their gradient lies where they were.
+        """
         ops = [op for op, _ in self.piece.origins.backward]
-        for one in self.found:
+        for number, one in enumerate(self.found):
             if one.op < 0:
                 continue
             behind = [j for j, op in enumerate(ops) if op >= one.op]
-            one.released = max(one.made, forward + (behind[-1] if behind else -1))
+            read = one.released if number == self.logits else -1
+            one.released = max(one.made, read, forward + (behind[-1] if behind else -1))
 
     def _written(self, forward: int, handed_on: Iterable[int], output: int, gradient: int) -> PieceStorages:
         """Events in order: at each launch what it allocates, then what is released behind it."""
@@ -243,10 +248,13 @@ class _StorageWalk:
                 at.setdefault(min(max(released, one.made), forward + trained), ([], []))[1].append(number)
         events: dict[Pass, list[int]] = {"F": [], "B": [], "I": [], "W": []}
         of_loss: dict[Pass, int] = {}
+        begins = next((k for k, one in enumerate(self.piece.forward) if one.module == LOSS), forward)
         loss = max((k for k, one in enumerate(self.piece.backward) if one.module == LOSS), default=-1)
         for place in sorted(at):
-            if place > forward + loss and not of_loss:
-                of_loss = {kind: len(own) for kind, own in events.items()}
+            if place >= begins and "F" not in of_loss:
+                of_loss["F"] = len(events["F"])
+            if place > forward + loss and "B" not in of_loss:
+                of_loss |= {kind: len(own) for kind, own in events.items() if kind != "F"}
             made, gone = at[place]
             if place < forward:
                 events["F"] += [*made, *(~number for number in gone)]

@@ -201,6 +201,13 @@ class Job:
         return self.training.sharding in FSDP and self.mesh.replicas > 1
 
     @property
+    def by_megatron_fsdp(self) -> bool:
+        """Whether the shards are Megatron-FSDP's, on Megatron-Core's layers."""
+        software, kind = self.software, (self.training.sharding, self.training.engine)
+        built = software.transformer_engine and not software.planned_memory
+        return self.is_fsdp and built and kind == ("zero3", "megatron")
+
+    @property
     def by_deepspeed(self) -> bool:
         """Whether DeepSpeed reduces whole gradients."""
         return self.training.engine == "deepspeed" and not self.is_fsdp

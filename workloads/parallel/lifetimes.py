@@ -40,7 +40,7 @@ from workloads.parallel.lasting import LastingStorages, layer_number
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import static_memory
 from workloads.parallel.unit_storages import UnitStorages
-from workloads.parallel.working import gathers_behind_loss
+from workloads.parallel.working import loss_is_apart
 
 
 def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLifetimes:
@@ -153,10 +153,16 @@ class _Writer:
             ids[INPUT] = handed
             one.ids.append(ids)
             script = script.without(stays(self.job, chunk, position))
-            if piece.name == "head" and kept_logits(self.job, chunk) >= 0:
-                self._forward_head(one, script, ids, layer)
-            else:
+            named = piece.name == "head" and kept_logits(self.job, chunk) >= 0
+            if named or loss_is_apart(self.job, chunk, position):
+                script, loss = script.parts(script.of_loss)
                 self._write(script, ids, layer)
+                if units is not None:
+                    units.let_go()
+                if named:
+                    self._keep_logits(one, int(ids[script.made.logits]))
+                script = loss
+            self._write(script, ids, layer)
             handed = int(ids[script.made.output]) if script.made.output >= 0 else -1
             if units is not None:
                 units.after(position, forward=True)
@@ -165,17 +171,12 @@ class _Writer:
         elif handed >= 0:
             self._free(handed)
 
-    def _forward_head(self, one: _InFlight, script: _Script, ids: IntArray, layer: int) -> None:
+    def _keep_logits(self, one: _InFlight, logits: int) -> None:
         """Logits stay; the ones before have no name any more when these are there."""
-        number = script.made.logits
-        made = int(np.flatnonzero(script.storage == number)[0])
-        until, behind = script.parts(made + 1)
-        self._write(until, ids, layer)
         if self.named_alone:
             self._free(self.named)
-        self._write(behind, ids, layer)
-        self.named, self.named_alone = int(ids[number]), False
-        one.logits = self.named
+        self.named, self.named_alone = logits, False
+        one.logits = logits
 
     def _backward(self, action: Action, chunk: Chunk) -> None:
         one = self.passes[action.chunk, action.microbatch]
@@ -198,7 +199,7 @@ class _Writer:
                 script = script.without([k for k, own in enumerate(made.storages) if own.gradient])
                 self.gradients |= script.gradients(one.ids[position])
             if units is not None and action.kind != "W" and piece.backward:
-                if gathers_behind_loss(self.job, chunk, position):
+                if loss_is_apart(self.job, chunk, position):
                     loss, script = script.parts(script.of_loss)
                     self._write(loss, one.ids[position], layer)
                 units.before(position, forward=False)
@@ -282,7 +283,7 @@ class _Writer:
 @dataclass(frozen=True)
 class _Script:
     """Events of one pass of a piece: its storages' numbers, bytes (-1: released), holders, and owners (1: the
-    pool of CUDA graphs).  The first ``of_loss`` are the loss's.
+    pool of CUDA graphs).  The first ``of_loss`` are the loss's, of a forward those before it.
     """
 
     made: PieceStorages

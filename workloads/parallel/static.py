@@ -97,6 +97,8 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         frozen = (numel - trainable) // job.mesh.shard_ranks
         whole = owned if training.optimizer_bytes_per_parameter < 12 else 0
         parameters = (frozen + whole) * WIDE
+        if job.by_megatron_fsdp and numel:  # beside masters what is gathered has shards of its own
+            parameters = round(gathered_bytes(job, pieces) * owned / max(1, trainable))
         gradients = owned * element_bytes(training.grad_dtype)
         if gradients_come_and_go(job):
             gradients, reduced = 0, gradients
@@ -169,6 +171,14 @@ def _engine_numel(pieces: Sequence[ModelPiece]) -> int:
         for parameter in piece.parameters
         if _OF_ENGINE.search(parameter.name)
     )
+
+
+def gathered_bytes(job: Job, pieces: Sequence[ModelPiece]) -> int:
+    """Of whole parameters as FSDP gathers them: in 8 bits weights of products alone."""
+    own = tuple(pieces)
+    if job.training.param_gather_dtype != "fp8":
+        return job.numel(own) * element_bytes(job.training.param_gather_dtype)
+    return job.numel(own) * narrow_bytes(job) - _engine_numel(own) * (narrow_bytes(job) - 1)
 
 
 def _narrow_weights(job: Job, pieces: Sequence[ModelPiece]) -> int:

@@ -55,9 +55,13 @@ def head_between(job: Job, chunk: Chunk) -> int:
     return sum(_blocks(made.storages[number].num_bytes) for number in made.for_head)
 
 
-def gathers_behind_loss(job: Job, chunk: Chunk, position: int) -> bool:
-    """Whether a unit is asked for when the loss of what it made has a gradient: the loss is no part of it."""
-    return job.training.fsdp_ends_apart and chunk.has_head and position == len(chunk.pieces) - 1
+def loss_is_apart(job: Job, chunk: Chunk, position: int) -> bool:
+    """Whether the piece makes logits of which a loss is made that is no part of what FSDP wraps.
+
+    What was gathered is let go before it, and nothing is asked for until it has a gradient.
+    """
+    by_torch = job.is_fsdp and (job.training.sharding in ("fsdp1", "fsdp2") or job.by_deepspeed)
+    return by_torch and chunk.has_head and position == len(chunk.pieces) - 1
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class _Level:
 
 
 class _Part(NamedTuple):
-    """Events of a pass through a piece: of its loss (True), behind it (False) or all (None), less the release
+    """Events of a pass through a piece: of its loss (True), others (False) or all (None), less the release
     of what ``stays``; ``kept``: gradients stay, for FSDP to reduce or until the step.
     """
 
@@ -215,7 +219,12 @@ class ChunkWalk:
         for position in range(len(pieces)):
             if units is not None:
                 units.before(position, forward=True)
-            self._pass(position, "F")
+            if units is not None and loss_is_apart(self.job, self.chunk, position):
+                self._pass(position, "F", of_loss=False)
+                units.let_go()
+                self._pass(position, "F", of_loss=True)
+            else:
+                self._pass(position, "F")
             if units is not None:
                 units.after(position, forward=True)
         last = storages_of(pieces[-1], self._sizes)
@@ -230,7 +239,7 @@ class ChunkWalk:
         for position in reversed(range(len(pieces))):
             rest: bool | None = None
             if units is not None and kind != "W" and pieces[position].backward:
-                if gathers_behind_loss(self.job, self.chunk, position):
+                if loss_is_apart(self.job, self.chunk, position):
                     self._pass(position, kind, of_loss=True)
                     rest = False
                 units.before(position, forward=False)

@@ -28,6 +28,7 @@ from workloads.parallel.played import played_stages
 
 #: Stages that were played, by what decides on their memory.
 _Known = dict[Hashable, list[PlayedStage]]
+_KNOWN_JOBS: Final = 24
 
 #: A column that only tables of ranks' peaks have.
 _PEAKS: Final = "max_allocated_bytes"
@@ -84,8 +85,15 @@ def _stage_of(one: PeakJob, known: _Known) -> PlayedStage:
     job = _nameless(Job.of(one.job))
     key = job, one.stage
     if key not in known:
-        known[key] = played_stages(job, only=one.stage)
+        _remember(known, key, played_stages(job, only=one.stage))
     return known[key][0]
+
+
+def _remember(known: _Known, key: Hashable, stages: list[PlayedStage]) -> None:
+    """Rows alike stand together: of a table of hundreds the latest jobs are kept, each some tens of MB."""
+    if len(known) >= _KNOWN_JOBS:
+        del known[next(iter(known))]
+    known[key] = stages
 
 
 def _nameless(job: Job) -> Job:
@@ -156,7 +164,7 @@ def _measured(row: RunRow) -> int:
 def _stages_of(case: Case, known: _Known) -> list[PlayedStage]:
     job = _nameless(Job.of(case))
     if job not in known:
-        known[job] = played(job)
+        _remember(known, job, played(job))
     return known[job]
 
 
