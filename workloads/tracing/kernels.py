@@ -40,6 +40,10 @@ class KernelListener(Protocol):
         """One kernel on the current stream."""
         ...
 
+    def is_unwritten(self, tensor: Any) -> bool:
+        """Whether nothing has touched the memory of ``tensor`` since it was allocated in the step."""
+        ...
+
 
 #: Gives the cost of an operator's call from its arguments.
 CostFormula = Callable[..., KernelCost]
@@ -78,6 +82,11 @@ def launch(name: str, *, reads: Sequence[Any], writes: Sequence[Any], cost: Kern
     """Write down that kernel ``name`` reads and writes these tensors, where a rank is traced."""
     if listener is not None:
         listener.kernel_launched(name, reads, writes, cost or KernelCost())
+
+
+def is_unwritten(tensor: Any) -> bool:
+    """Whether nothing has touched the memory of ``tensor`` since it was allocated in the recorded step."""
+    return listener is not None and listener.is_unwritten(tensor)
 
 
 @contextmanager
@@ -127,10 +136,11 @@ def is_described(kernel: str) -> bool:
     return kernel in _launches
 
 
-def launch_described(kernel: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def launch_described(kernel: str, args: Sequence[Any], kwargs: dict[str, Any]) -> LaunchedKernel:
     """Launch ``kernel`` as :func:`register_launch` describes it.  UnknownKernelError when nobody did."""
     formula = _launches.get(kernel)
     if formula is None:
         raise UnknownKernelError(kernel)
     described = formula(*args, **kwargs)
     launch(kernel, reads=described.reads, writes=described.writes, cost=described.cost)
+    return described

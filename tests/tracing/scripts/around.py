@@ -245,6 +245,81 @@ def overwritten(model):
     train(model)
 
 
+def recurrent(model):
+    """Sequences of several lengths, packed; a loss over their alignments; draws on the device."""
+    model.cuda()
+    cell, memory = nn.GRU(4, 8).cuda(), nn.LSTM(8, 4).cuda()
+    optimizer = torch.optim.SGD([*model.parameters(), *cell.parameters(), *memory.parameters()], lr=0.1)
+    for _ in range(3):
+        given = nn.utils.rnn.pack_padded_sequence(model(torch.zeros(3, 2, 4).cuda()), torch.tensor([3, 2]))
+        assert given.batch_sizes.tolist() == [2, 2, 1]
+        found, lengths = nn.utils.rnn.pad_packed_sequence(memory(cell(given)[0])[0])
+        assert found.shape == (3, 2, 4) and lengths.tolist() == [3, 2]
+        share = torch.distributions.Beta(torch.ones((), device="cuda"), 1.0).sample()
+        symbols = torch.ones(2, 1, dtype=torch.long, device="cuda")
+        loss = nn.functional.ctc_loss(found.log_softmax(2), symbols, lengths, torch.tensor([1, 1]))
+        (loss * share).backward()
+        optimizer.step()
+
+
+def asked_of_cuda(model):
+    """What programs that watch their memory and profile ask of CUDA; methods that TorchScript compiles."""
+    torch.cuda.memory._record_memory_history(max_entries=100)
+    assert torch.cuda.memory_snapshot() == [] and torch.cuda.get_allocator_backend() == "native"
+    torch.cuda.profiler.start()
+    torch.cuda.cudart().cudaProfilerStop()
+    torch.cuda.set_sync_debug_mode(0)
+    torch.cuda.reset_accumulated_memory_stats()
+    assert torch.accelerator.memory_stats()["num_ooms"] == 0
+
+    class Scripted(torch.jit.ScriptModule):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        @torch.jit.script_method
+        def forward(self, x):
+            return nn.functional.normalize(self.inner(x), dim=-1, p=2.0)
+
+    assert isinstance(Scripted(), torch.jit.ScriptModule) and not isinstance(model, torch.jit.ScriptModule)
+    train(Scripted().cuda())
+
+
+def extension(model):
+    """Functions of an extension that is compiled: by schema, by what nobody has written, by signature."""
+    from torch.utils.cpp_extension import load, load_inline
+
+    source = Path(tempfile.mkdtemp()) / "scan.cpp"
+    source.write_text(
+        """
+        void scale(int64_t n, torch::Tensor &x, torch::Tensor &y) { launch(n, x, y); }
+        // m.def("of_a_comment", scale);
+        TORCH_LIBRARY(scan_ops, m) {
+          m.def("forward(Tensor w, Tensor "
+                "x, Tensor(a!) y) -> ()");
+          m.def("scale", scale);
+        }
+        """
+    )
+    assert load("scan", [str(source)], is_python_module=False) is None
+    code = "torch::Tensor made(torch::Tensor x);\nvoid add_to(const torch::Tensor& x, torch::Tensor& y) {}"
+    module = load_inline("inline", code, functions=["made", "add_to"])
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        x = model(torch.zeros(2, 4, device="cuda"))
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        torch.ops.scan_ops.forward(x, x, y)
+        torch.ops.scan_ops.scale(8, y, z)
+        module.add_to(z, y)
+        try:
+            module.made(x)
+        except Exception as error:
+            assert "inline::made" in str(error)
+        x.sum().backward()
+        optimizer.step()
+    shutil.rmtree(source.parent)
+
+
 def handed_on(model):
     """Other ranks load what rank 0 has saved: behind a barrier, and without one."""
     dist.init_process_group("nccl")

@@ -93,6 +93,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     )
     from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
     from workloads.tracing.stand_ins import (
+        cpp_extension,
         cuda_source,
         finder,
         flex_attention,
@@ -122,6 +123,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     after_import(
         {
             "deepspeed": deepspeed.install,
+            "torch.utils.cpp_extension": cpp_extension.install,
             "kernels": hub_kernels.take_over,
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
@@ -159,6 +161,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     from workloads.tracing.fake.group_names import FamilyNames
     from workloads.tracing.record.recorder import Recorder
     from workloads.tracing.record.step_marks import LaterOptimizer, StepDone, StepMarks
+    from workloads.tracing.stand_ins import cpp_extension
 
     by_recipe = job.by_recipe
     local_rank = rank % job.local_world_size
@@ -176,7 +179,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
         steps.on_evaluation = partial(policy.note, "evaluation")
         steps.on_failure = recorder.labels.on_failure = partial(_failed, policy, recorder, caught)
-        saved_files.on_missing = partial(policy.note, "missing")
+        saved_files.on_missing = cpp_extension.on_unseen = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")

@@ -145,6 +145,16 @@ def _patch_queries() -> None:
         power_draw=_always(700_000),
         clock_rate=_always(1980),
     )
+    total = DEVICE_PROPERTIES["total_memory"]
+    runtime = types.SimpleNamespace(
+        cudaError=types.SimpleNamespace(success=0),
+        cudaGetErrorString=_always("no error"),
+        cudaMemGetInfo=_always((total, total)),
+        **dict.fromkeys(
+            ("cudaProfilerStart", "cudaProfilerStop", "cudaHostRegister", "cudaHostUnregister"), _always(0)
+        ),
+    )
+    _set(torch.cuda, _cudart=runtime, cudart=_always(runtime))
     nvtx = torch.cuda.nvtx
     _set(nvtx, range_push=_always(0), range_pop=_always(0), mark=_always(None), range=_nvtx_range)
     _set(nvtx, range_start=_always(0), range_end=_always(None))
@@ -169,6 +179,23 @@ def _patch_memory() -> None:
         _set(module, **answers)
 
 
+#: C functions that change what a trace does not see.
+_WITHOUT_ANSWER = tuple(
+    f"_cuda_{name}"
+    for name in (
+        *(
+            "clearCublasWorkspaces",
+            "record_memory_history",
+            "record_memory_history_legacy",
+            "setMemoryFraction",
+        ),
+        *("resetAccumulatedMemoryStats", "resetAccumulatedHostMemoryStats", "resetPeakHostMemoryStats"),
+        *("set_sync_debug_mode", "sleep", "setMemoryMetadata", "tunableop_enable", "tunableop_tuning_enable"),
+        *("record_untuned_enable", "tunableop_set_filename", "cudaCachingAllocator_enable"),
+    )
+)
+
+
 def _patch_bindings() -> None:
     """C functions that exist only in CUDA builds, or fail there without a driver."""
     _set(
@@ -184,6 +211,16 @@ def _patch_bindings() -> None:
         _cuda_isCurrentStreamCapturing=_always(False),
         _cuda_attach_out_of_memory_observer=_always(None),
         _cuda_resetPeakMemoryStats=_always(None),
+        **dict.fromkeys(_WITHOUT_ANSWER, _always(None)),
+        _cuda_getAllocatorBackend=_always("native"),
+        _cuda_getMemoryFraction=_always(1.0),
+        _cuda_getCurrentBlasHandle=_always(0),
+        _cuda_get_sync_debug_mode=_always(0),
+        _cuda_memorySnapshot=_always({"segments": [], "device_traces": [], "allocator_settings": {}}),
+        _cuda_hostMemoryStats=_always({}),
+        _cuda_tunableop_is_enabled=_always(False),
+        _cuda_tunableop_tuning_is_enabled=_always(False),
+        _cuda_record_untuned_is_enabled=_always(False),
         _scatter=_to_one_device,
         _nccl_version=_always(_NCCL_VERSION),
         _nccl_version_suffix=_always(b""),
@@ -212,6 +249,7 @@ def _patch_accelerator() -> None:
         current_stream=_using(streams.current_stream),
         set_stream=streams.set_stream,
         empty_cache=_always(None),
+        memory_stats=lambda *_args, **_kwargs: collections.defaultdict(int),
         memory_allocated=_always(0),
         max_memory_allocated=_always(0),
         reset_peak_memory_stats=_always(None),
@@ -253,8 +291,8 @@ def _spare_missing_gradients() -> None:
 
 
 def _patch_compilers() -> None:
-    """``torch.compile`` and ``torch.jit.script`` run eagerly; the region is named, so that passes can fuse
-    it.  A compiled module is the module itself, its forward pass a region.
+    """``torch.compile`` and ``torch.jit`` run eagerly; the region is named, so that passes can fuse it.  A
+    compiled module is the module itself, its forward pass a region.
     """
     spared = False
 
@@ -288,4 +326,10 @@ def _patch_compilers() -> None:
     def scripted(model: Any = None, *_args: object, **_kwargs: object) -> Any:
         return model if isinstance(model, torch.nn.Module) else compiled(model)
 
-    _set(torch.jit, script=scripted)
+    class ScriptModule(torch.nn.Module):
+        """``torch.jit.ScriptModule``: its methods are compiled each by itself (``script_method``)."""
+
+    def traced(model: Any, *_args: object, **_kwargs: object) -> Any:
+        return model
+
+    _set(torch.jit, script=scripted, script_method=compiled, ScriptModule=ScriptModule, trace=traced)

@@ -25,8 +25,10 @@ _UNFIT = tuple(
     if (tag := getattr(torch.Tag, name, None)) is not None
 )
 
-#: Operators that change a storage, or whose fake result depends on the device that is current.
-_NEVER = frozenset({"aten::resize_", "aten::set_", "aten::is_pinned", "aten::equal", "aten::item"})
+#: Operators that change a storage, or whose fake result depends on values or the device that is current.
+_NEVER = frozenset(
+    f"aten::{name}" for name in ("resize_", "set_", "is_pinned", "equal", "item", "_pack_padded_sequence")
+)
 
 
 class _UnfitError(Exception):

@@ -255,6 +255,10 @@ class Recorder(OpLog, TorchDispatchMode):
             traffic=_traffic(cost, sum(map(touched_bytes, inputs)), sum(map(touched_bytes, outputs))),
         )
 
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Whether nothing has touched the memory of ``tensor`` since it was allocated in the step."""
+        return self.recording and self.record_of(tensor).owner == StorageRecord.UNTOUCHED
+
     def _read_value(self, tensor: torch.Tensor) -> bool | int | float:
         """``item()``: a copy to the host that the host waits for."""
         self.host_reads(tensor, "aten::item")

@@ -1,0 +1,135 @@
+"""Extensions that a program compiles from its own C++ and CUDA sources (``torch.utils.cpp_extension.load``).
+
+Nothing is compiled.  A function that the sources offer is one kernel, under the extension's name and its own:
+it writes what its schema says, else those of its tensors that nobody has written before (buffers that the
+program has just made), else all that it does not call constant, and reads all others, each once.  What it
+computes is not seen: a warning names it, and ``register_launch`` describes it, results included.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from simcore.records import dataclass
+from workloads.tracing import kernels
+
+#: ``m.def("name(schema) -> ()"`` or ``m.def("name", &function``, in what registers functions.
+_OFFERED = re.compile(r'\.def\(\s*((?:"[^"]*"\s*)+)(?:,\s*&?\s*(?:TORCH_FN\()?([\w:]+))?')
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_RETURNS_NOTHING = re.compile(r"->\s*\(\s*\)|^\s*void\b")
+
+#: Told of every function whose work is not seen.
+on_unseen: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """How a function is declared: its parameters, and whether it returns anything."""
+
+    parameters: tuple[str, ...]
+    returns: bool
+
+
+class CompiledFunction:
+    """A function of an extension, called ``name`` in warnings and in :func:`kernels.register_launch`."""
+
+    def __init__(self, name: str, declared: _Declared | None) -> None:
+        self.name, self._declared = name, declared
+        self.default = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One launch; gives what a description says that it writes, where the function returns something.
+
+        UnknownKernelError where nobody described it and its sources do not tell what it returns.
+        """
+        declared = self._declared
+        if kernels.is_described(self.name):
+            made = kernels.launch_described(self.name, args, kwargs).writes
+            if declared is not None and not declared.returns:
+                return None
+            return made[0] if len(made) == 1 else tuple(made)
+        if declared is None or declared.returns:
+            why = "its declaration was not found" if declared is None else "it returns what it makes"
+            raise kernels.UnknownKernelError(self.name, why)
+        given = [*zip(declared.parameters, args, strict=False), *(("", one) for one in kwargs.values())]
+        tensors = [(text, one) for text, value in given for one in _tensors(value)]
+        writes = [one for text, one in tensors if "!" in text]
+        writes = writes or [one for _, one in tensors if kernels.is_unwritten(one)]
+        writes = writes or [one for text, one in tensors if "const" not in text]
+        fresh = {id(one) for one in writes if kernels.is_unwritten(one)}
+        kernels.launch(self.name, reads=[one for _, one in tensors if id(one) not in fresh], writes=writes)
+        if on_unseen is not None:
+            on_unseen(f"what {self.name} computes is compiled code and not seen: it costs its tensors' bytes")
+        return None
+
+
+def install(module: Any) -> None:
+    """Patch ``torch.utils.cpp_extension``, once per process."""
+    module.load, module.load_inline = _load, _load_inline
+
+
+def _load(name: str, sources: Any, *_: Any, **options: Any) -> Any:
+    """``torch.utils.cpp_extension.load``."""
+    paths = [sources] if isinstance(sources, str | Path) else sources
+    code = "\n".join(Path(one).read_text(encoding="utf-8", errors="replace") for one in paths)
+    return _made(name, code, (), python=options.get("is_python_module", True))
+
+
+def _load_inline(
+    name: str, cpp_sources: Any, cuda_sources: Any = None, *_: Any, functions: Any = None, **options: Any
+) -> Any:
+    """``torch.utils.cpp_extension.load_inline``."""
+    texts = [[one] if isinstance(one, str) else one or [] for one in (cpp_sources, cuda_sources)]
+    code = "\n".join(itertools.chain.from_iterable(texts))
+    names = [functions] if isinstance(functions, str) else list(functions or ())
+    return _made(name, code, names, python=options.get("is_python_module", True))
+
+
+def _made(name: str, code: str, names: Sequence[str], *, python: bool) -> Any:
+    code = _COMMENT.sub("", code)
+    offered = {one: CompiledFunction(f"{name}::{one}", _declared(code, one)) for one in names}
+    for found in _OFFERED.finditer(code):
+        text = "".join(re.findall(r'"([^"]*)"', found.group(1)))
+        plain = text.partition("(")[0].partition("::")[2] or text.partition("(")[0]
+        if "(" in text:
+            inside, _, result = text.partition("(")[2].rpartition("->")
+            parameters = inside.rpartition(")")[0]
+            declared = _Declared(_split(parameters), not _RETURNS_NOTHING.search(f"->{result}"))
+            offered[plain] = CompiledFunction(f"{name}::{plain}", declared)
+        elif plain not in offered:
+            function = (found.group(2) or plain).rpartition(":")[2]
+            offered[plain] = CompiledFunction(f"{name}::{plain}", _declared(code, function))
+    for library in re.findall(r"TORCH_LIBRARY(?:_FRAGMENT)?\(\s*(\w+)", code):
+        space = name if library == "TORCH_EXTENSION_NAME" else library
+        setattr(torch.ops, space, type(space, (), offered)())
+    if not python:
+        return None
+    module = ModuleType(name)
+    vars(module).update(offered)
+    return module
+
+
+def _declared(code: str, function: str) -> _Declared | None:
+    """How C++ declares ``function``; None: it does not."""
+    found = re.search(rf"([\w:<>,\s*&]+?)\b{re.escape(function)}\s*\(([^()]*)\)\s*[;{{]", code)
+    if found is None:
+        return None
+    result = found.group(1).strip().rpartition("\n")[2] or found.group(1)
+    return _Declared(_split(found.group(2)), not _RETURNS_NOTHING.search(result))
+
+
+def _split(parameters: str) -> tuple[str, ...]:
+    """At commas that are in no brackets."""
+    return tuple(one.strip() for one in re.split(r",(?![^<(\[]*[>)\]])", parameters))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if isinstance(one, torch.Tensor)]
