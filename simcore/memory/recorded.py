@@ -16,9 +16,9 @@ Note [Two recorded steps]
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,15 @@ import numpy.typing as npt
 from simcore.graph.graph import Graph, Program
 from simcore.graph.schedules import Action
 from simcore.memory.caching import AllocatorSettings, MemoryEvents, play
-from simcore.memory.lifetimes import BEFORE, NO_LAYER, OPTIMIZER, StageLifetimes, StorageHolder
+from simcore.memory.lifetimes import BEFORE, OPTIMIZER, StageLifetimes, StorageHolder
 from simcore.memory.peak import activations_of, peak_memory
 from simcore.memory.played import PlayedStage
-from simcore.memory.recorded_ops import BACKWARD, INSIDE, RecordedStorages
+from simcore.memory.recorded_ops import BACKWARD, INSIDE, RELEASE, RecordedStorages
 from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
+#: Of events: storage, row of what is said of it, action, microbatch.
+_Columns = tuple[IntArray, IntArray, IntArray, IntArray]
 
 #: Categories of what lasts, in the order in which a process makes it.
 _LASTING: Final = ("parameters", "gradients")
@@ -55,107 +57,46 @@ class HeldSizes:
         return [*known, rest] if rest > 0 else known
 
 
-def recorded_lifetimes(
-    graph: Graph, program: Program, held: HeldSizes | None = None, workspace_bytes: int = 0
-) -> StageLifetimes:
-    """Storages of a rank of ``program``; see Note [Two recorded steps].
+class _ExtraEvent(NamedTuple):
+    """An event that only one of two steps has, before the step's event ``at`` and of its mark ``mark``."""
 
-    ``workspace_bytes``: what the library of products takes at the first product of each thread that asks for
-    one, forward's and autograd's.  A graph without allocations has what lasts alone.
+    at: int
+    mark: int
+    storage: int
+    row: int
+
+
+@dataclass
+class _RecordedStep:
+    """What every step does: events as storages, numbered from 0 in the order of their birth, and rows of what
+    is said of them; see Note [Two recorded steps].
+
+    ``marks``: the first event of each instance of a template, its action and microbatch.  ``once``: what only
+    the first step makes, its storages numbered from -1 down.  ``missed``: releases for which the step has no
+    storage, as (event, mark, bytes).  ``live``: what it leaves, bytes by storage in the order of birth.
     """
-    return _StepWriter(graph, program, held or HeldSizes(), workspace_bytes).written()
 
-
-@dataclass
-class _Columns:
-    """Events so far; ``marks``: the first event of each action, its number, and its microbatch."""
-
-    storage: list[int] = field(default_factory=list)
-    num_bytes: list[int] = field(default_factory=list)
-    layer: list[int] = field(default_factory=list)
-    holder: list[int] = field(default_factory=list)
-    stream: list[int] = field(default_factory=list)
-    marks: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, BEFORE, -1)])
-
-    def add(self, storage: int, num_bytes: int, layer: int, holder: int, stream: int) -> None:
-        self.storage.append(storage)
-        self.num_bytes.append(num_bytes)
-        self.layer.append(layer)
-        self.holder.append(holder)
-        self.stream.append(stream)
-
-    def mark(self, action: int, microbatch: int) -> None:
-        """What comes belongs to an action."""
-        self.marks.append((len(self.storage), action, microbatch))
-
-    def actions(self) -> tuple[IntArray, IntArray]:
-        """Action and microbatch of each event."""
-        first, action, microbatch = np.array(self.marks, dtype=np.int64).T
-        sizes = np.diff(first, append=len(self.storage))
-        return np.repeat(action, sizes), np.repeat(microbatch, sizes)
-
-
-@dataclass
-class _StepWriter:
     graph: Graph
     program: Program
-    held: HeldSizes
+    ops: RecordedStorages
+    states: list[int]
     workspace_bytes: int
-    ops: RecordedStorages = field(init=False)
-    columns: _Columns = field(default_factory=_Columns)
+    storage: list[int] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+    marks: list[tuple[int, int, int]] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
+    once: list[_ExtraEvent] = field(default_factory=list)
+    missed: list[tuple[int, int, int]] = field(default_factory=list)
+    live: dict[int, int] = field(default_factory=dict)
     next_id: int = 0
-    at: int = BEFORE
     _workspaces: set[bool] = field(default_factory=set)
-    #: Storages of the step that live, (bytes, storage) by instance and op; all with their bytes in the order
-    #: of their birth; and by bytes those that no release names, of the step and of before it.
+    #: Storages of the step that live, (bytes, storage) by instance and op, and by bytes those that no release
+    #: names.
     _of_op: dict[int, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
-    _live: dict[int, int] = field(default_factory=dict)
-    _unnamed: dict[int, deque[int]] = field(default_factory=dict)
-    _older: dict[int, deque[int]] = field(default_factory=dict)
-    #: Releases of a step for which there was no storage, by bytes.
-    missed: Counter[int] = field(default_factory=Counter)
+    _unnamed: dict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
-        self.ops = RecordedStorages(self.graph, self.program)
-
-    def written(self) -> StageLifetimes:
-        memory = self.program.memory
-        older = self._released_older()
-        left_by_step = sum(size * count for size, count in older.items())
-        for category in _LASTING:
-            left = left_by_step if category == "gradients" else 0
-            for size in self.held.of(category, max(0, getattr(memory, category) - left)):
-                self._alloc(size, StorageHolder(category, category))
-        self._step(first=True)
-        if self.next_id:
-            self._forget(older)
-            self._step(first=False)
-        said = self.columns
-        columns = (said.storage, said.num_bytes, said.stream, said.layer, said.holder)
-        storage, num_bytes, stream, layer, holder = (np.array(one, dtype=np.int64) for one in columns)
-        action, microbatch = said.actions()
-        return StageLifetimes(
-            MemoryEvents.of(storage, num_bytes, stream), action, layer, holder, microbatch,
-            tuple(self.ops.holders), tuple(self.actions),
-        )  # fmt: skip
-
-    def _released_older(self) -> Counter[int]:
-        """Storages older than the step that die in it, by bytes: the step before has them, not the process.
-
-        Those for whose releases a step alone has no storage.
-        """
-        if not (self.graph.frees.owner < 0).any():
-            return Counter()
-        alone = _StepWriter(self.graph, self.program, HeldSizes(), 0)
-        alone._step(first=False)
-        return alone.missed
-
-    def _step(self, *, first: bool) -> None:
         program = self.program
-        self._of_op, self._unnamed, self._older = {}, defaultdict(deque), defaultdict(deque)
-        for storage, size in self._live.items():
-            self._older[size].append(storage)
         forwards: dict[tuple[int, int], int] = {}
         stepped = False
         for instance, (template, microbatch, chunk) in enumerate(
@@ -167,45 +108,41 @@ class _StepWriter:
             self._begin(name, microbatch, chunk)
             if name == "optimizer" and not stepped:
                 stepped = True
-                if first:
-                    for size in self.held.of(_STATES, program.memory.optimizer_states):
-                        self._alloc(size, StorageHolder(_STATES, _STATES))
+                self._make_states()
             forward = forwards.get((microbatch, chunk), -1)
             self._play(instance, template, forward)
             if name in _WHOLE_BACKWARD:
                 self._left(self._of_op.get(forward, {}))
-        if first and not stepped:
-            for size in self.held.of(_STATES, program.memory.optimizer_states):
-                self._alloc(size, StorageHolder(_STATES, _STATES))
+        if not stepped:
+            self._make_states()
 
     def _begin(self, name: str, microbatch: int, chunk: int) -> None:
         """Events that follow are those of an instance of the template ``name``."""
+        at = self.marks[-1][1] if self.marks else BEFORE
         if microbatch < 0 or name not in ("fwd", *BACKWARD):
-            self.at, microbatch = (OPTIMIZER if name == "optimizer" else self.at), -1
+            at, microbatch = (OPTIMIZER if name == "optimizer" else at), -1
         else:
-            self.at = len(self.actions)
+            at = len(self.actions)
             self.actions.append(Action("F" if name == "fwd" else "B", microbatch, chunk))
-        self.columns.mark(self.at, microbatch)
+        self.marks.append((len(self.storage), at, microbatch))
 
     def _play(self, instance: int, template: int, forward: int) -> None:
-        places = self.ops.of(template)
-        add, live, storage = self.columns.add, self._live, self.next_id
+        storages, rows, live, storage = self.storage, self.row, self.live, self.next_id
         mine = self._of_op[instance] = {}
         of_forward = self._of_op.get(forward, {})
-        for multiplies, born, died in places:
+        for multiplies, born, died in self.ops.of(template):
             if multiplies:
-                self.next_id = storage
                 self._workspace(backward=self.graph.template_names[template] != "fwd")
-                storage = self.next_id
             if born is not None:
-                op, layer, stream, sizes, unnamed = born
-                mine[op] = [(size, storage + k) for k, (size, _) in enumerate(sizes)]
-                for size, of_nobody in mine[op][len(sizes) - unnamed :]:
+                sizes, following = born.sizes, storage + len(born.sizes)
+                new = range(storage, following)
+                mine[born.op] = made = list(zip(sizes, new, strict=True))
+                for size, of_nobody in made[len(sizes) - born.unnamed :]:
                     self._unnamed[size].append(of_nobody)
-                for size, holder in sizes:
-                    live[storage] = size
-                    add(storage, size, layer, holder, stream)
-                    storage += 1
+                live.update(zip(new, sizes, strict=True))
+                storages += new
+                rows += born.rows
+                storage = following
             for size, owner, scope in died:
                 released = -1
                 if owner < 0:
@@ -219,45 +156,101 @@ class _StepWriter:
                             break
                 if released >= 0:
                     del live[released]
-                    add(released, -1, NO_LAYER, -1, 0)
+                    storages.append(released)
+                    rows.append(RELEASE)
         self.next_id = storage
 
     def _of_nobody(self, size: int) -> int:
-        """The storage of another pass or of before the step that such a release means; -1: none."""
-        for waiting in (self._unnamed.get(size), self._older.get(size)):
-            while waiting:
-                storage = waiting.popleft()
-                if storage in self._live:
-                    return storage
-        self.missed[size] += 1
+        """The storage of another pass that such a release means; -1: it is of before the step."""
+        waiting = self._unnamed.get(size)
+        while waiting:
+            storage = waiting.popleft()
+            if storage in self.live:
+                return storage
+        self.missed.append((len(self.storage), len(self.marks) - 1, size))
         return -1
 
     def _left(self, ops: Mapping[int, list[tuple[int, int]]]) -> None:
         """A microbatch has been through: what is left of it no release names any more."""
         for made in ops.values():
             for size, storage in made:
-                if storage in self._live:
+                if storage in self.live:
                     self._unnamed[size].append(storage)
 
-    def _forget(self, older: Counter[int]) -> None:
-        """Release what the step left and the next one does not, which releases ``older``, by bytes."""
-        wanted = older.copy()
-        for storage, size in list(self._live.items()):
-            if wanted[size] > 0:
-                wanted[size] -= 1
-            else:
-                del self._live[storage]
-                self.columns.add(storage, -1, NO_LAYER, -1, 0)
+    def _make_states(self) -> None:
+        for size in self.states:
+            self._make_once(size, StorageHolder(_STATES, _STATES))
 
     def _workspace(self, *, backward: bool) -> None:
         """One for each thread that multiplies: forward's (and the optimizer's), autograd's."""
         if self.workspace_bytes and backward not in self._workspaces:
             self._workspaces.add(backward)
-            self._alloc(self.workspace_bytes, StorageHolder("buffers", "workspace of products"))
+            self._make_once(self.workspace_bytes, StorageHolder("buffers", "workspace of products"))
 
-    def _alloc(self, num_bytes: int, holder: StorageHolder) -> None:
-        self.columns.add(self.next_id, num_bytes, NO_LAYER, self.ops.number(holder), 0)
-        self.next_id += 1
+    def _make_once(self, num_bytes: int, holder: StorageHolder) -> None:
+        row = self.ops.row(num_bytes, self.ops.number(holder))
+        self.once.append(_ExtraEvent(len(self.storage), len(self.marks) - 1, ~len(self.once), row))
+
+    def with_extra(self, extra: Sequence[_ExtraEvent], offset: int, older: int = BEFORE) -> _Columns:
+        """The step's events with ``extra`` ones, its storages numbered from ``offset``, behind a step whose
+        last action was ``older``.
+        """
+        storage, row = np.array(self.storage, dtype=np.int64) + offset, np.array(self.row, dtype=np.int64)
+        first, action, microbatch = np.array(self.marks or [(0, BEFORE, -1)], dtype=np.int64).T
+        mark = np.repeat(np.arange(len(first)), np.diff(first, append=len(storage)))
+        if extra:
+            at, its_mark, its_storage, its_row = np.array(extra, dtype=np.int64).T
+            columns = (storage, its_storage), (row, its_row), (mark, its_mark)
+            storage, row, mark = (np.insert(column, at, values) for column, values in columns)
+        if older != BEFORE:
+            action = np.where(action == BEFORE, older, action + len(self.actions) * (action >= 0))
+        return storage, row, action[mark], microbatch[mark]
+
+
+def recorded_lifetimes(
+    graph: Graph, program: Program, held: HeldSizes | None = None, workspace_bytes: int = 0
+) -> StageLifetimes:
+    """Storages of a rank of ``program``; see Note [Two recorded steps].
+
+    ``workspace_bytes``: what the library of products takes at the first product of each thread that asks for
+    one, forward's and autograd's.  A graph without allocations has what lasts alone.
+    """
+    held, memory, ops = held or HeldSizes(), program.memory, RecordedStorages(graph, program)
+    step = _RecordedStep(graph, program, ops, held.of(_STATES, memory.optimizer_states), workspace_bytes)
+    left_by_step = sum(size for _, _, size in step.missed)
+    lasting = []
+    for category in _LASTING:
+        left = left_by_step if category == "gradients" else 0
+        sizes = held.of(category, max(0, getattr(memory, category) - left))
+        lasting += [ops.row(size, ops.number(StorageHolder(category, category))) for size in sizes]
+    parts = [_plain(range(-len(step.once) - len(lasting), -len(step.once)), lasting, BEFORE, -1)]
+    parts.append(step.with_extra(step.once, 0))
+    ended = (step.marks[-1] if step.marks else (0, BEFORE, -1))[1:]
+    wanted = Counter(size for _, _, size in step.missed)
+    kept: dict[int, deque[int]] = defaultdict(deque)
+    forgotten = []
+    for left_over, size in step.live.items():
+        if len(kept[size]) < wanted[size]:
+            kept[size].append(left_over)
+        else:
+            forgotten.append(left_over)
+    parts.append(_plain(forgotten, [RELEASE] * len(forgotten), *ended))
+    released = [
+        _ExtraEvent(at, mark, kept[size].popleft(), RELEASE) for at, mark, size in step.missed if kept[size]
+    ]
+    parts.append(step.with_extra(released, step.next_id, ended[0]))
+    storage, row, action, microbatch = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    num_bytes, layer, holder_of, stream = ops.row_columns()
+    return StageLifetimes(
+        MemoryEvents.of(storage, num_bytes[row], stream[row]), action, layer[row], holder_of[row], microbatch,
+        tuple(ops.holders), (*step.actions, *step.actions),
+    )  # fmt: skip
+
+
+def _plain(storage: Sequence[int], row: Sequence[int], action: int, microbatch: int) -> _Columns:
+    """Events of one action."""
+    at = np.array(storage, dtype=np.int64)
+    return at, np.array(row, dtype=np.int64), np.full_like(at, action), np.full_like(at, microbatch)
 
 
 def played_programs(

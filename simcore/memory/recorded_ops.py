@@ -13,29 +13,32 @@ from dataclasses import field
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.graph.graph import Graph, Program
 from simcore.graph.ops import OpKind
-from simcore.memory.lifetimes import StorageHolder
+from simcore.memory.lifetimes import NO_LAYER, StorageHolder
 from simcore.records import dataclass
 
 #: Templates of backward.
 BACKWARD: Final = ("bwd", "bwd_input", "bwd_weight")
 #: Scopes of a release's owner.
 INSIDE, FORWARD = 0, 1
+#: The row of events that release a storage.
+RELEASE: Final = 0
+_RELEASED: Final = {(-1, NO_LAYER, -1, 0): RELEASE}
 _PRODUCTS: Final = ("gemm", "bgemm")
 _MOST_TOGETHER, _MOST_SUMS = 64, 1 << 12
 
 
 class Birth(NamedTuple):
-    """Storages that an op allocates, each (bytes, holder), the ``unnamed`` last of them such that no release
-    names; ``op`` counts from the template's first one.
+    """Storages that an op allocates, their bytes and their rows (:meth:`RecordedStorages.row`), the
+    ``unnamed`` last of them such that no release names; ``op`` counts from the template's first one.
     """
 
     op: int
-    layer: int
-    stream: int
-    sizes: list[tuple[int, int]]
+    sizes: list[int]
+    rows: list[int]
     unnamed: int
 
 
@@ -54,13 +57,15 @@ class OpMemory(NamedTuple):
 class RecordedStorages:
     """Of the templates of ``program``, each read once; see Note [Storages of recorded ops].
 
-    ``holders`` and ``streams`` by number, in the order in which they were met.
+    ``holders``, ``streams`` and what events say of storages (``rows``) by number, in the order in which they
+    were met.
     """
 
     graph: Graph
     program: Program
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     streams: dict[str, int] = field(default_factory=lambda: {"compute": 0})
+    rows: dict[tuple[int, int, int, int], int] = field(default_factory=lambda: dict(_RELEASED))
     _templates: dict[int, list[OpMemory]] = field(default_factory=dict)
     _nobodys: list[tuple[int, ...]] | None = None  # bytes of releases without an owner behind one op
 
@@ -73,6 +78,14 @@ class RecordedStorages:
     def number(self, holder: StorageHolder) -> int:
         """Of a holder."""
         return self.holders.setdefault(holder, len(self.holders))
+
+    def row(self, num_bytes: int, holder: int, layer: int = NO_LAYER, stream: int = 0) -> int:
+        """The row of events that allocate so."""
+        return self.rows.setdefault((num_bytes, layer, holder, stream), len(self.rows))
+
+    def row_columns(self) -> npt.NDArray[np.int64]:
+        """Bytes, layers, holders and streams of all rows."""
+        return np.array(list(self.rows), dtype=np.int64).T
 
     def _read(self, number: int) -> list[OpMemory]:
         """What a template does to memory, op by op; what dies at its start first."""
@@ -113,8 +126,11 @@ class RecordedStorages:
         places = [OpMemory(False, None, died.pop(-1))] if -1 in died else []
         for row in sorted({*born, *died, product} - {-1}):
             made = born.get(row)
-            place = row - first, int(layers[row]), self._stream(row)
-            birth = Birth(*place, made, unnamed[row]) if made else None
+            birth = None
+            if made:
+                of = int(layers[row]), self._stream(row)
+                said = [self.row(size, holder, *of) for size, holder in made]
+                birth = Birth(row - first, [size for size, _ in made], said, unnamed[row])
             places.append(OpMemory(row == product, birth, died.get(row, [])))
         return places
 

@@ -88,8 +88,12 @@ def _answers(cls: type[Any], question: int) -> object:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "plain")
 @pytest.mark.parametrize("question", range(8))
-def test_as_pythons_own(options: dict[str, bool], question: int) -> None:
-    """Each question is the first that a class is asked."""
+@pytest.mark.parametrize("by_hand", [0, 2, 16])
+def test_as_pythons_own(
+    options: dict[str, bool], question: int, by_hand: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is the first that a class is asked, whose objects are made both ways."""
+    monkeypatch.setattr(records, "_BY_HAND", by_hand)
     for ours, pythons in zip(
         _classes(records.dataclass, options), _classes(dataclasses.dataclass, options), strict=True
     ):
@@ -115,9 +119,10 @@ def test_pickled(kind: type[Any]) -> None:
     assert pickle.loads(pickle.dumps(kind(4))) == kind(4)  # of our own
 
 
-def test_only_what_is_made_is_compiled() -> None:
+def test_only_what_is_made_often_is_compiled() -> None:
     """Python's own decorator would compile six functions for each class, whether it is used or not."""
-    unused, used = (_classes(records.dataclass, {"frozen": True})[0] for _ in range(2))
-    used(first=1)
-    assert used.__init__.__code__.co_varnames[:2] == ("self", "first")
-    assert unused.__init__.__code__.co_varnames[:2] == ("self", "arguments")
+    seldom, often = (_classes(records.dataclass, {"frozen": True})[0] for _ in range(2))
+    made = [seldom(first=1), *(often(first=k) for k in range(17))]
+    assert [one.first for one in made] == [1, *range(17)]
+    assert often.__init__.__code__.co_varnames[:2] == ("self", "first")
+    assert seldom.__init__.__code__.co_varnames[:2] == ("self", "arguments")
