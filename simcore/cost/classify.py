@@ -10,7 +10,7 @@ OP_CLASSES = (
     "softmax_bwd", "norm_fwd", "norm_bwd", "embedding_fwd", "embedding_bwd", "cross_entropy", "dropout",
     "optimizer", "foreach", "copy", "fill", "transpose", "conv", "layout", "pool",
     "batch_norm_fwd", "batch_norm_bwd", "lookup_fwd", "lookup_bwd", "key_sort", "quantize",
-    "scan", "short_conv", "other",
+    "scan", "delta_rule", "short_conv", "other",
 )  # fmt: skip
 
 #: Ops whose name says it all.  Everything else goes through the patterns below.
@@ -94,6 +94,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"embedding\w*(backward|bwd)", "embedding_bwd"),
         (r"embedding|^lookup", "embedding_fwd"),
         (r"^(chunk_(scan|state|cumsum)|state_passing|bmm_chunk)_\w*(fwd|bwd)", "scan"),
+        (r"^chunk_gated_delta_rule_|^(recompute_w_u_fwd|prepare_wy_repr_bwd)_kernel", "delta_rule"),
+        (r"^chunk_(fwd_kernel_o|bwd_kernel_(dv_local|dqkwg))", "delta_rule"),
         (r"causal_conv1d", "short_conv"),
         (r"(^|_)conv(olution|_|\d|$)", "conv"),
         (r"(group|batch)\w*_?gemm", "bgemm"),

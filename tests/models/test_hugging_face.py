@@ -233,9 +233,9 @@ def test_no_key_of_a_published_configuration_is_taken_for_misspelt(kind: str) ->
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("mamba2", "state-space"),
-        ("bamba", "state-space"),
-        ("qwen3_next", "delta-rule"),
+        ("jamba", "selective scans"),
+        ("falcon_h1", "state-space heads beside"),
+        ("kimi_linear", "a gate for each channel"),
         ("rwkv", "recurrent"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_model_has_the_size_that_is_published_or_in_its_name(name: str) -> Non
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_a_model_is_found_by_its_own_name(name: str) -> None:
     found = find_model(name)
-    sections = ("moe", "mla", "mamba")
+    sections = ("moe", "mla", "mamba", "delta")
     assert found and {key: getattr(named_model(name), key) for key in found if key not in sections} == {
         key: value for key, value in found.items() if key not in sections
     }

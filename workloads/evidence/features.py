@@ -148,19 +148,38 @@ def _number(value: Any) -> float:
 
 def _parameters(model: Mapping[str, Any]) -> float:
     """Weights of all layers and of the embedding, from a model's dimensions; norms and biases aside."""
-    hidden, layers = model["hidden"], model["layers"]
+    hidden, layers, moe = model["hidden"], model["layers"], model.get("moe")
     heads = model["heads"]
     size = model.get("head_size") or hidden // heads
-    attention = hidden * size * 2 * (heads + (model.get("kv_heads") or heads))
+    asked = heads * (2 if model.get("attention_gate") else 1)
+    attention = hidden * size * (asked + heads + 2 * (model.get("kv_heads") or heads))
     products = 3 if model.get("gated") else 2
     ffn = products * hidden * (model.get("ffn") or model.get("ffn_hidden") or 4 * hidden)
-    moe = model.get("moe")
-    if moe:
-        experts = products * hidden * (moe["num_experts"] * moe["ffn"] + moe["shared_ffn"])
-        first, every = moe["first_layer"], moe["every"]
-        count = len(range(first, layers, every))
-        blocks = count * experts + (layers - count) * ffn
-    else:
-        blocks = layers * ffn * (model.get("num_experts") or 1)
+    ffn *= 1 if moe else model.get("num_experts") or 1
+    experts = _experts(moe, hidden, products) if moe else 0.0
+    embedding = hidden * (model.get("vocab") or 0)
+    if pattern := model.get("layer_pattern"):
+        each = {"*": attention, "-": ffn, "E": experts}
+        each |= {letter: hidden * _mixed(model[key]) for letter, key in _MIXERS.items() if model.get(key)}
+        return float(embedding + sum(pattern.count(letter) * weights for letter, weights in each.items()))
+    count = len(range(moe["first_layer"], layers, moe["every"])) if moe else 0
+    blocks = count * experts + (layers - count) * ffn
     layers += model.get("decoder_layers") or 0
-    return float(layers * attention + blocks + hidden * (model.get("vocab") or 0))
+    return float(layers * attention + blocks + embedding)
+
+
+#: Letters of layers that are neither attention nor feed-forward, and the sections of their dimensions.
+_MIXERS: Final = {"M": "mamba", "G": "delta"}
+
+
+def _mixed(mixer: Mapping[str, Any]) -> int:
+    """Columns of both projections of a state-space or delta-rule layer; one for each head aside."""
+    if "state" in mixer:
+        return int(3 * mixer["heads"] * mixer["head_size"] + 2 * mixer["groups"] * mixer["state"])
+    return int(3 * mixer["heads"] * mixer["value_size"] + 2 * mixer["key_heads"] * mixer["key_size"])
+
+
+def _experts(moe: Mapping[str, Any], hidden: int, products: int) -> float:
+    latent = moe.get("latent") or 0
+    own = products * (latent or hidden) * moe["num_experts"] * moe["ffn"] + 2 * hidden * latent
+    return float(own + products * hidden * moe["shared_ffn"])

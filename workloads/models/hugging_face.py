@@ -200,8 +200,11 @@ KNOWN: Final = {**FAMILIES, **_WITH_EXPERTS, **HYBRIDS}
 
 #: Kinds of layers that are not modelled, by a pattern on ``model_type``.
 _NOT_MODELLED: Final = (
-    (r"mamba|jamba|bamba|zamba|falcon_h1|granitemoehybrid|plamo2", "state-space (Mamba) layers"),
-    (r"qwen3_next|qwen3_5|kimi_linear|olmo_hybrid", "gated delta-rule layers"),
+    (r"^mamba$|falcon_mamba|jamba|zamba$|plamo2", "selective scans of Mamba's first version"),
+    (r"falcon_h1", "state-space heads beside those of attention"),
+    (r"zamba2", "blocks of attention that several layers share"),
+    (r"lfm2", "gated convolutions in place of attention"),
+    (r"kimi_linear", "delta-rule layers with a gate for each channel"),
     (r"deepseek_v32|glm_moe_dsa|deepseek_v4", "layers that choose which tokens to attend to (an indexer)"),
     (r"rwkv|xlstm|recurrent_gemma|griffin|retnet", "recurrent layers"),
 )
@@ -243,7 +246,7 @@ def model_fields(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any],
         raise InputError(f"{where}: model_type is missing: this is no Hugging Face config.json")
     for pattern, layers in _NOT_MODELLED:
         if re.search(pattern, kind):
-            raise InputError(f"{where}: model_type {kind!r}: {layers} are not modelled, only attention")
+            raise InputError(f"{where}: model_type {kind!r}: {layers} are not modelled")
     if kind not in KNOWN:
         raise InputError(f"{where}: model_type {kind!r} is not known{nearest(kind, KNOWN)}")
     fields = {"name": kind, **KNOWN[kind](values)}

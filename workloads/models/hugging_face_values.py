@@ -15,7 +15,7 @@ _NEAR: Final = 0.75
 #: Keys of published configurations that say nothing of a model's size and are near to ones that do.
 _OTHERS: Final = frozenset({
     "_sliding_window_pattern", "sliding_window_size", "qk_head_dim", "hidden_dropout_prob", "embed_dropout",
-    "position_embedding_type", "num_ln_in_parallel_attn",
+    "position_embedding_type", "num_ln_in_parallel_attn", "max_position_embeddings",
 })  # fmt: skip
 
 _ACTIVATIONS: Final[dict[str, str]] = {
@@ -117,6 +117,17 @@ class Values:
         """InputError unless it is the last of ``layers``, -1 or missing: ``what`` else is not modelled."""
         if self._value(key) not in (None, -1, layers - 1):
             raise self.not_modelled(key, what)
+
+    def said(self, key: str) -> Any:
+        """A value as it stands; None where it is missing."""
+        return self._value(key)
+
+    def indices(self, key: str) -> list[int]:
+        """Numbers of layers; empty where it is not said."""
+        value = self._value(key) or []
+        if not isinstance(value, list) or any(isinstance(k, bool) or not isinstance(k, int) for k in value):
+            raise self._wrong(key, "a list of whole numbers", value)
+        return value
 
     def kinds(self, key: str) -> list[str]:
         """What each layer is, by a name; empty where it is not said."""

@@ -89,6 +89,35 @@ class MambaSpec(Frozen):
         return 2 * self.inner + 2 * self.groups * self.state + self.heads
 
 
+class DeltaSpec(Frozen):
+    """Gated delta-rule layers (arXiv 2412.06464): ``heads`` whose states are ``key_size`` by ``value_size``;
+    ``key_heads`` of queries and keys, each shared by equally many of them.
+
+    ``conv``: tokens that the convolution before sees.
+    """
+
+    heads: Heads
+    key_heads: Heads
+    key_size: Width = 128
+    value_size: Width = 128
+    conv: Size = 4
+
+    @property
+    def inner(self) -> int:
+        """Elements of all heads' values."""
+        return self.heads * self.value_size
+
+    @property
+    def channels(self) -> int:
+        """Columns of the convolution: queries, keys and values."""
+        return 2 * self.key_heads * self.key_size + self.inner
+
+    @property
+    def projected(self) -> int:
+        """Columns of the projection before: those, the output's gate, and two gates of each head."""
+        return self.channels + self.inner + 2 * self.heads
+
+
 class ModelSpec(AnyModel):
     """A transformer: stacks of layers between what its family begins and ends with.
 
@@ -96,19 +125,20 @@ class ModelSpec(AnyModel):
 
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the
     tokenizer has it; frameworks pad it (see presets).  ``qkv_bias`` None: as ``bias``.  ``qk_norm``: norms of
-    queries and keys, over a "head" or over all heads ("all").  ``post_norms``: norms behind both blocks, too
-    (Gemma 2); ``embedding_norm``: one behind the embedding (BLOOM); ``layer_scale``: a scale of each channel
-    of what a block adds (arXiv 2103.17239), under autocast; ``head_bias``: of the output layer (Phi).
-    ``parallel_block``: both blocks read the same residual (GPT-NeoX, Falcon, Phi), each behind a norm of its
-    own or one ``shared_norm``.  ``global_every``: of sliding-window layers each n-th attends to everything
-    (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
+    queries and keys, over a "head" or over all heads ("all").  ``attention_gate``: attention's output is
+    weighted by a sigmoid of as many columns as queries have (Qwen3-Next).  ``post_norms``: norms behind both
+    blocks, too (Gemma 2); ``embedding_norm``: one behind the embedding (BLOOM); ``layer_scale``: a scale of
+    each channel of what a block adds (arXiv 2103.17239), under autocast; ``head_bias``: of the output layer
+    (Phi).  ``parallel_block``: both blocks read the same residual (GPT-NeoX, Falcon, Phi), each behind a norm
+    of its own or one ``shared_norm``.  ``global_every``: of sliding-window layers each n-th attends to
+    everything (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
     ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
-    for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of
-    the scores tells apart (T5).  ``layer_pattern``: a letter for each block of each layer, in order, where
-    layers differ: M state space (``mamba``), * attention, - feed-forward, E experts; as many letters a layer
-    as there are for each of ``layers``.  ``mtp_pattern``: letters of a layer that predicts a further token;
-    ``mtp_shared``: these layers are one.  A further block that was registered (``block.py``) has a key of
-    its own.
+    for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of the scores
+    tells apart (T5).  ``layer_pattern``: a letter for each block of each layer, in order, where layers
+    differ: M state space (``mamba``), G gated delta rule (``delta``), * attention, - feed-forward, E experts;
+    as many letters a layer as there are for each of ``layers``.  ``mtp_pattern``: letters of a layer that
+    predicts a further token; ``mtp_shared``: these layers are one.  A further block that was registered
+    (``block.py``) has a key of its own.
     """
 
     family: Annotated[str, OneOf(FAMILIES)] = "gpt"
@@ -124,6 +154,7 @@ class ModelSpec(AnyModel):
     bias: bool = True
     qkv_bias: bool | None = None
     qk_norm: Literal["", "head", "all"] = ""
+    attention_gate: bool = False
     post_norms: bool = False
     embedding_norm: bool = False
     layer_scale: bool = False
@@ -145,6 +176,7 @@ class ModelSpec(AnyModel):
     mtp_pattern: Annotated[str, Field(max_length=64)] = ""
     mtp_shared: bool = False
     mamba: MambaSpec | None = None
+    delta: DeltaSpec | None = None
     layer_pattern: Annotated[str, Field(max_length=1 << 14)] = ""
     decoder_layers: LayersOrNone = 0
     image_size: Annotated[int, Field(ge=0, le=1 << 16)] = 0

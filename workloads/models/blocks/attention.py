@@ -51,14 +51,24 @@ def attended(tape: OpTape, shard: Shard, model: ModelSpec, core: Core, module: s
     """Attention proper over projected heads, and the output projection."""
     distributed_attention(tape, shard, core)
     merged = shard.tensor(shard.tokens, core.heads * core.v_size)
+    if model.attention_gate:
+        _weighted(tape, merged, module)
     keep_narrow(tape, shard, merged, 12, core.module)
     # A fused kernel keeps its output, which is the projection's input too, unless it runs again; flash
     # kernels have samples first, so that where there are several the projection reads a copy.
     software = shard.software
     copied = software.attention.startswith("flash") and not software.batch_first and shard.micro_batch > 1
-    keeps = software.attention == "unfused" or shard.recomputes_attention or copied
+    keeps = software.attention == "unfused" or shard.recomputes_attention or copied or model.attention_gate
     layer = block_output(shard, model, f"{module}.linear_proj", save_input=keeps)
     return row_parallel(tape, shard, merged, model.hidden, layer)
+
+
+def _weighted(tape: OpTape, out: Tensor, module: str) -> None:
+    """``out`` times a sigmoid of the gate beside the queries, which is kept; attention keeps ``out``."""
+    op, name = tape.op(), "sigmoid_gate"
+    op.run(f"{name}_fwd", [out, out], [out], op_class="elementwise", module=module,
+           saved_inputs=out.num_bytes)  # fmt: skip
+    op.back(compute(f"{name}_bwd", [out, out, out], [out, out], op_class="elementwise", module=module))
 
 
 def _projections(
@@ -66,9 +76,9 @@ def _projections(
 ) -> Core:
     size, tp = model.size_per_head, shard.tp
     heads, kv_heads = model.heads // tp, max(1, model.num_kv_heads // tp)
-    bias = model.has_qkv_bias
+    bias, asked = model.has_qkv_bias, heads * (1 + model.attention_gate)
     if shard.software.fused_qkv:
-        width = (heads + 2 * kv_heads) * size * tp
+        width = (asked + 2 * kv_heads) * size * tp
         column_parallel(tape, shard, x, width, Linear(f"{module}.linear_qkv", bias=bias))
         if shard.software.qkv_grad_copy:
             joined = shard.tensor(shard.tokens, width // tp)
@@ -76,7 +86,7 @@ def _projections(
             if shard.software.qkv_grad_copy == "turned":  # stacked by part, wanted by token
                 tape.ops[-1].back(compute("aten::clone", [joined], [joined], module=module), "input")
     else:
-        widths = (("linear_q", heads), ("linear_k", kv_heads), ("linear_v", kv_heads))
+        widths = (("linear_q", asked), ("linear_k", kv_heads), ("linear_v", kv_heads))
         layers = [
             (count * size * tp, Linear(f"{module}.linear_qkv.{name}", bias=bias)) for name, count in widths
         ]
@@ -112,7 +122,8 @@ def weights_and_scores(
 
 def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
     hidden, heads, size = model.hidden, model.heads, model.size_per_head
-    weights = hidden * (heads + 2 * model.num_kv_heads) * size + heads * size * hidden
+    asked = heads * (1 + model.attention_gate)
+    weights = hidden * (asked + 2 * model.num_kv_heads) * size + heads * size * hidden
     return weights_and_scores(model, index, seq, causal_once, weights=weights, width=2 * size)
 
 

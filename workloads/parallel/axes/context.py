@@ -24,6 +24,9 @@ def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> N
         groups = model.mamba.groups // parallel.tp
         if cp % groups:  # fewer groups than ranks: they are copied
             divides("groups of state-space heads of a rank", groups, cp, "parallel.cp")
+    if model.delta is not None:
+        heads = model.delta.key_heads // parallel.tp
+        divides("key heads of delta-rule layers of a rank", heads, cp, "parallel.cp")
 
 
 register(Axis("cp", _check))

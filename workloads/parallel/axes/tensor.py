@@ -23,6 +23,8 @@ def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> N
     if model.mamba is not None:
         divides("state-space heads", model.mamba.heads, tp, "parallel.tp")
         divides("groups of state-space heads", model.mamba.groups, tp, "parallel.tp")
+    if model.delta is not None:
+        divides("key heads of delta-rule layers", model.delta.key_heads, tp, "parallel.tp")
     if parallel.sequence_parallel and tp > 1:
         for seq in training.sequences(model):
             tokens = seq // parallel.cp
