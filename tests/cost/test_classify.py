@@ -71,7 +71,7 @@ NAMES = {
     "key_sort": "key_sort cub::DeviceRadixSortOnesweepKernel",
     "quantize": "cast_fp8_tiles transpose_cast_fp8",
     "scan": "chunk_scan_fwd chunk_state_bwd_db state_passing_fwd",
-    "delta_rule": "chunk_gated_delta_rule_fwd_kernel_h chunk_fwd_kernel_o chunk_bwd_kernel_dqkwg recompute_w_u_fwd_kernel",
+    "delta_rule": "chunk_gated_delta_rule_fwd_kernel_h chunk_fwd_kernel_o recompute_w_u_fwd_kernel",
     "short_conv": "causal_conv1d_fwd causal_conv1d_bwd",
     "other": "aten::_fft_c2c.default frobnicate",
 }
