@@ -188,6 +188,37 @@ def test_blocks_of_32_are_gathered_in_both_orders(pool: WorkerPool, tmp_path: Pa
     assert [name for (name,) in rows(found, "name") if "gemm" in name].count("mxfp8_gemm") == 4
 
 
+@pytest.mark.parametrize(("recipe", "casts"), [("delayed", 1), ("current", 4)])
+def test_experts_in_fp8_multiply_rows_that_are_filled_up(
+    pool: WorkerPool, recipe: str, casts: int, tmp_path: Path
+) -> None:
+    found = trace(pool, f"experts in {recipe}", tmp_path)
+    # 8 tokens of each of four experts are filled up to 16; the router's products are in fp8, too.
+    product, routed = 2 * 16 * WIDTH * WIDTH, 2 * TOKENS * WIDTH * 4
+    assert [flops for _, flops in kernels(found, "gemm")] == [routed, *[product] * 12, routed, routed]
+    names = [name for (name,) in rows(found, "name")]
+    assert names.count("multi_padding_kernel") == names.count("multi_unpadding_backward_kernel") == 1
+    # The router's input, weight and gradient; rows of experts, each way; and four weights.
+    assert names.count("cast_transpose_fp8") == 3 + 2 * casts + 4
+    kept = {name for name, dtype in rows(found, "name", "dtype") if dtype == "float8_e4m3fn"}
+    assert {"aten::_scaled_mm", "wgrad_gemm"} <= kept
+    if recipe == "delayed":  # maxima of five products
+        assert [size for *_, size in collectives(found)] == [4 * 5 * 3, 4 * 5 * 2]
+
+
+def test_attention_in_fp8_casts_what_it_multiplies(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "attention in delayed", tmp_path)
+    ops = [op for op in rows(found, "name", "dtype", "bytes_read", "bytes_written") if "wgrad" not in op[0]]
+    sequence, size = SEQ // 2, SEQ // 2 * BATCH * WIDTH
+    sums = 4 * BATCH * HEADS * sequence
+    assert [op for op in ops if op[0] == "cast_fp8" or "attention" in op[0]] == [
+        ("cast_fp8", "float32", 3 * 4 * size, 3 * size),
+        ("cudnn_attention_fwd", "float8_e4m3fn", 3 * size, 4 * size + sums),
+        ("cast_fp8", "float32", 4, size),  # the gradient of a sum is one number
+        ("cudnn_attention_bwd", "float8_e4m3fn", 4 * size + 4 * size + sums, 3 * 4 * size),
+    ]
+
+
 def test_numbers_of_four_bits_are_refused(pool: WorkerPool, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="Transformer Engine is not installed, and its stand-in has no nvfp4"):
         trace(pool, "nvfp4", tmp_path)

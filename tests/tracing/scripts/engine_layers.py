@@ -45,10 +45,12 @@ class Block(torch.nn.Module):
 
 
 class Experts(torch.nn.Module):
-    """Two of four experts for each token."""
+    """Two of four experts for each token; ``narrow``: in fp8, with rows filled up."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, narrow: bool = False) -> None:
         super().__init__()
+        self.narrow = narrow
+        self.fill, self.empty = te.Fp8Padding(4), te.Fp8Unpadding(4)
         self.router = te.Linear(WIDTH, 4, bias=False)
         self.experts = te.GroupedLinear(4, WIDTH, WIDTH, bias=False)
 
@@ -58,7 +60,10 @@ class Experts(torch.nn.Module):
             self.router(x), 2, False, None, None, None, "softmax", None
         )
         tokens, chosen, places = moe_permute_with_probs(x, shares, routes, 2 * len(x))
-        made = self.experts(tokens, routes.sum(dim=0).tolist()) * chosen.unsqueeze(-1)
+        rows = routes.sum(dim=0).tolist()
+        padded, filled = self.fill(tokens, rows) if self.narrow else (tokens, rows)
+        made = self.experts(padded, filled)
+        made = (self.empty(made, rows) if self.narrow else made) * chosen.unsqueeze(-1)
         back: torch.Tensor = moe_unpermute(made, places, restore_shape=x.shape)
         return back
 
@@ -84,22 +89,39 @@ class Ring(torch.nn.Module):
         return found
 
 
+class Core(torch.nn.Module):
+    """Attention alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = te.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.core = te.DotProductAttention(HEADS, WIDTH // HEADS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(sequence, batch, width)."""
+        mixed = self.qkv(x).view(*x.shape[:2], 3 * HEADS, -1)
+        found: torch.Tensor = self.core(*mixed.split(HEADS, dim=2))
+        return found
+
+
 def main(which: str) -> None:
     dist.init_process_group("nccl")
-    kinds = {"experts": Experts, "ring": Ring}
+    which, _, how = which.partition(" in ")
+    kinds = {"experts": lambda: Experts(narrow=bool(how)), "ring": Ring, "attention": Core}
     model = (kinds[which]() if which in kinds else Block(sequence_parallel=which != "tensor parallel")).cuda()
     tokens = (SEQ * BATCH, WIDTH) if which == "experts" else (SEQ // 2, BATCH, WIDTH)
     if which == "tensor parallel":
         tokens = (SEQ, BATCH, WIDTH)
     recipes = {"delayed": recipe.DelayedScaling, "current": recipe.Float8CurrentScaling}
     recipes |= {"mxfp8": recipe.MXFP8BlockScaling, "nvfp4": recipe.NVFP4BlockScaling}
-    scaling = recipes.get(which)
+    scaling = recipes.get(how or which)
+    options = {"fp8_dpa": True} if which == "attention" else {}
     optimizer = FusedAdam(model.parameters())
     dtype = next(model.parameters()).dtype
     for _ in range(3):
         x = torch.randn(tokens, device="cuda", dtype=dtype, requires_grad=True)
         with te.fp8_autocast(
-            scaling is not None, fp8_recipe=scaling and scaling(), fp8_group=dist.group.WORLD
+            scaling is not None, fp8_recipe=scaling and scaling(**options), fp8_group=dist.group.WORLD
         ):
             found = model(x)
         found.sum().backward()

@@ -1,8 +1,8 @@
 """Transformer Engine: layers, attention, moves of tokens, optimizers, as Megatron-core and scripts call them.
 
 Products are torch's own operators or carry a name of their own; collectives, streams and what is kept for
-the backward pass are those of TransformerEngine 2.9.  What is left out (experts, attention and parameters in
-fp8, user buffers, operators to be fused) is refused where it is used.
+the backward pass are those of TransformerEngine 2.9.  What is left out (parameters in fp8, user buffers,
+operators to be fused) is refused where it is used.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from workloads.tracing.stand_ins.transformer_engine import (
     modules,
     products,
     quantisation,
+    quantised_groups,
     routing,
     state,
 )
@@ -72,7 +73,7 @@ _FUSED_OPERATORS = (
     *("BasicLinear", "Bias", "FusibleOperation", "GEGLU", "GELU", "GroupedLinear", "LayerNorm", "Linear"),
     *("MakeExtraOutput", "RMSNorm", "ReGLU", "ReLU", "Sequential", "SiLU", "SwiGLU"),
 )
-_FP8_PADDING = {name: absent(name, torch.nn.Module) for name in ("Fp8Padding", "Fp8Unpadding")}
+_FP8_PADDING = _named(quantised_groups.Fp8Padding, quantised_groups.Fp8Unpadding)
 
 _CONTENTS: dict[str, dict[str, Any]] = {
     "": {"__version__": _VERSION},

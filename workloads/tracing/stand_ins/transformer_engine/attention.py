@@ -15,6 +15,7 @@ from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel, laid_like
 from workloads.tracing.stand_ins.ring_attention import ring_attention
+from workloads.tracing.stand_ins.transformer_engine.quantisation import attends_in_fp8
 from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 #: Where the sequence, batch and heads stand in a tensor of four dimensions.
@@ -83,41 +84,61 @@ class DotProductAttention(torch.nn.Module):
         sequence = key_layer.shape[layout.index("s")]
         if window is not None and 0 <= window[0] < sequence - 1:
             raise NotStoodInError("attention in a sliding window")
+        narrow = attends_in_fp8()
         if self.cp_group is not None and torch.distributed.get_world_size(self.cp_group) > 1:
             if not causal or layout != "sbhd":
                 raise NotStoodInError("context parallelism of attention that is not causal or not 'sbhd'")
+            if narrow:
+                raise NotStoodInError("context parallelism of attention in fp8")
             return ring_attention(query_layer, key_layer, value_layer, self.cp_group, self.cp_stream).flatten(
                 2
             )
         order = _TO_HEADS_FIRST[layout]
         heads = [one.permute(order) for one in (query_layer, key_layer, value_layer)]
-        found: torch.Tensor = _Attention.apply(*heads, causal)  # type: ignore[no-untyped-call]
+        found: torch.Tensor = _Attention.apply(*heads, causal, narrow)  # type: ignore[no-untyped-call]
         return found.permute(_FROM_HEADS_FIRST[layout]).flatten(2)
 
 
 class _Attention(torch.autograd.Function):
-    """Queries, keys and values are (batch, heads, sequence, width), maybe with fewer heads of keys."""
+    """Queries, keys and values are (batch, heads, sequence, width), maybe with fewer heads of keys.
+
+    ``narrow``: they, and the gradient of the result, are cast to fp8 for the products, each way by one kernel
+    (attention_core.attend of ``workloads.models``).
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, narrow: bool
     ) -> torch.Tensor:
         batch, heads, queries, width = query.shape
         found = laid_like(query, value.shape[-1])
         sums = query.new_empty(batch, heads, queries, dtype=torch.float32)
         flops = 2 * batch * heads * queries * key.shape[2] * (width + value.shape[-1])
-        ctx.kernel = _kernel(causal)
+        ctx.kernel, ctx.narrow = _kernel(causal), narrow
+        query, key, value = _cast([query, key, value]) if narrow else (query, key, value)
         _launch(ctx.kernel, "fwd", [query, key, value], [found, sums], flops)
         ctx.flops = flops
         ctx.save_for_backward(query, key, value, found, sums)
+        ctx.dtype = found.dtype
         return found
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         inputs = ctx.saved_tensors[:3]
-        made = _gradients(inputs)
+        if ctx.narrow:
+            (grad,) = _cast([grad])
+            made = [torch.empty_like(one, dtype=ctx.dtype) for one in inputs]
+        else:
+            made = _gradients(inputs)
         _launch(ctx.kernel, "bwd", [grad, *ctx.saved_tensors], made, ctx.flops * 5 // 2)
-        return (*made, None)
+        return (*made, None, None)
+
+
+def _cast(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """In fp8, by one kernel."""
+    narrow = [torch.empty_like(one, dtype=torch.float8_e4m3fn) for one in tensors]
+    kernels.launch("cast_fp8", reads=tensors, writes=narrow, cost=KernelCost(op_class="elementwise"))
+    return narrow
 
 
 def _kernel(causal: bool) -> str:

@@ -20,6 +20,7 @@ from workloads.tracing.stand_ins.transformer_engine.products import (
     LinearProduct,
 )
 from workloads.tracing.stand_ins.transformer_engine.quantised import QuantisedProduct
+from workloads.tracing.stand_ins.transformer_engine.quantised_groups import QuantisedGroups
 from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 Init = Callable[[torch.Tensor], Any]
@@ -77,8 +78,8 @@ class TransformerEngineBaseModule(torch.nn.Module):
             (init or torch.nn.init.zeros_)(parameter)
         return parameter
 
-    def call(self, is_first_microbatch: bool | None) -> LinearCall:
-        """What the products of this layer communicate and accumulate."""
+    def call(self, is_first_microbatch: bool | None, products: int = 1) -> LinearCall:
+        """What the ``products`` of this layer communicate and accumulate."""
         mode = self.parallel_mode if self.tp_size > 1 and self.tp_group is not None else None
         return LinearCall(
             self.tp_group if mode else None,
@@ -86,7 +87,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
             sequence_parallel=self.sequence_parallel,
             into_main_grad=self.fuse_wgrad_accumulation,
             accumulate=not is_first_microbatch,
-            recipe=quantisation.recipe_in_force(),
+            recipe=quantisation.recipe_in_force(products),
             is_first=is_first_microbatch,
         )
 
@@ -220,14 +221,14 @@ class GroupedLinear(TransformerEngineBaseModule):
         is_first_microbatch: bool | None = None,
     ) -> Any:
         """(rows, out_features); ``m_splits``: rows of each expert."""
-        if quantisation.FP8GlobalStateManager.is_fp8_enabled():
-            raise NotStoodInError("experts in fp8: describe the model, which knows them")
         rows = m_splits.tolist() if isinstance(m_splits, torch.Tensor) else [*m_splits]
         weights = [getattr(self, f"weight{index}") for index in range(self.num_gemms)]
         biases = [getattr(self, f"bias{index}") for index in range(self.num_gemms)]
         added = biases if self.apply_bias else []
-        found = GroupedProduct.apply(  # type: ignore[no-untyped-call]
-            inp.reshape(-1, self.in_features), rows, self.call(is_first_microbatch), *weights, *added
+        call = self.call(is_first_microbatch, self.num_gemms)
+        product = QuantisedGroups if call.recipe else GroupedProduct
+        found = product.apply(  # type: ignore[no-untyped-call]
+            inp.reshape(-1, self.in_features), rows, call, *weights, *added
         )
         found = found.view(*inp.shape[:-1], self.out_features)
         return (found, biases) if self.return_bias else found

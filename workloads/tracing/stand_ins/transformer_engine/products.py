@@ -115,7 +115,7 @@ class GroupedProduct(torch.autograd.Function):
         weights, biases = parameters[: len(splits)], parameters[len(splits) :]
         found = inp.new_empty(inp.shape[0], weights[0].shape[0])
         parts = zip(torch.split(inp, splits), torch.split(found, splits), strict=True)
-        with _in_turn() as turn:
+        with in_turn() as turn:
             for index, (rows, out) in enumerate(parts):
                 with torch.cuda.stream(next(turn)):
                     if biases:
@@ -134,14 +134,14 @@ class GroupedProduct(torch.autograd.Function):
         grad_input = None
         if ctx.needs_input_grad[0]:
             grad_input = torch.empty_like(inp)
-            with _in_turn() as turn:
+            with in_turn() as turn:
                 for (_, rows, weight), out in zip(parts, torch.split(grad_input, splits), strict=True):
                     with torch.cuda.stream(next(turn)):
                         torch.mm(rows, weight, out=out)
         biases = ctx.parameters[len(splits) :]
         grad_biases = [torch.empty_like(one) for one in biases]
         grads = []
-        with _in_turn() as turn:
+        with in_turn() as turn:
             for index, (given, rows, weight) in enumerate(parts):
                 with torch.cuda.stream(next(turn)):
                     bias = grad_biases[index] if biases else None
@@ -157,15 +157,17 @@ def weight_gradient(
     parameter: Any,
     grad_bias: torch.Tensor | None,
     call: LinearCall,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor | None:
-    """The weight's gradient of ``inp`` (rows, in) and ``grad`` (rows, out); fills ``grad_bias``, too.
+    """The weight's gradient of ``inp`` (rows, in) and ``grad`` (rows, out), in the weight's dtype where no
+    other is said; fills ``grad_bias``, too.
 
     Into ``parameter.main_grad`` where the call says so: what autograd gets then is a tensor that says no more
     than that there is a gradient, as Megatron's hooks expect.
     """
     prefix = "blockwise_" if call.recipe == "blockwise" else ""
     if not call.into_main_grad:
-        made = torch.empty_like(weight)
+        made = torch.empty_like(weight, dtype=dtype)
         _weight_product(prefix + "wgrad_gemm", inp, grad, made, grad_bias)
         return made
     into = parameter.get_main_grad() if hasattr(parameter, "__fsdp_param__") else parameter.main_grad
@@ -175,7 +177,9 @@ def weight_gradient(
     if not hasattr(parameter, "grad_added_to_main_grad"):
         return None
     parameter.grad_added_to_main_grad = True
-    return get_dummy_wgrad(list(into.shape), weight.dtype, zero=getattr(parameter, "zero_out_wgrad", False))
+    return get_dummy_wgrad(
+        list(into.shape), dtype or weight.dtype, zero=getattr(parameter, "zero_out_wgrad", False)
+    )
 
 
 def _weight_product(
@@ -229,7 +233,7 @@ _streams: list[Any] = []
 
 
 @contextmanager
-def _in_turn() -> Iterator[Iterator[Any]]:
+def in_turn() -> Iterator[Iterator[Any]]:
     """Streams in turn, which begin after what was issued before, and are waited for."""
     if not _streams:
         _streams.extend(torch.cuda.Stream() for _ in range(NUM_STREAMS))  # type: ignore[no-untyped-call]

@@ -108,8 +108,8 @@ def autocast(
     chosen = recipe or fp8_recipe or RECIPES["DelayedScaling"]()
     if enabled and chosen.kind in ("nvfp4", "custom"):
         raise NotStoodInError(f"{chosen.kind} numbers: trace in bf16 or fp8, or describe the model")
-    if enabled and (chosen.fp8_dpa or chosen.fp8_mha):
-        raise NotStoodInError("attention in fp8")
+    if enabled and chosen.fp8_mha:
+        raise NotStoodInError("attention whose results are in fp8 (fp8_mha), only whose inputs are (fp8_dpa)")
     scaling = _Scaling(chosen, amax_reduction_group or fp8_group) if enabled else None
     _stack.append(scaling)
     try:
@@ -121,14 +121,20 @@ def autocast(
         _last = scaling
 
 
-def recipe_in_force() -> str:
-    """Of the product that runs now: "delayed", "current", "blockwise", "mxfp8", or "" without fp8."""
+def recipe_in_force(products: int = 1) -> str:
+    """Of the ``products`` that run now: "delayed", "current", "blockwise", "mxfp8", or "" without fp8."""
     scaling = _stack[-1] if _stack else None
     if scaling is None:
         return ""
     if scaling.recipe.delayed():
-        scaling.maxima += 1
+        scaling.maxima += products
     return scaling.recipe.kind
+
+
+def attends_in_fp8() -> bool:
+    """Whether what attention multiplies is in fp8."""
+    scaling = _stack[-1] if _stack else None
+    return scaling is not None and bool(scaling.recipe.fp8_dpa)
 
 
 def is_first_module() -> bool:

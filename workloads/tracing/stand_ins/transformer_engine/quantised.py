@@ -154,8 +154,9 @@ class QuantisedProduct(torch.autograd.Function):
                 arriving.wait()
             inp = kept.view(ctx.width, -1) if ctx.is_turned else turned(kept)
             out = turned(made.rows) if made.turned is None else made.turned
-            like = torch.empty_like(ctx.parameter, dtype=grad.dtype, device="meta")
-            grad_weight = weight_gradient(inp.t(), out.t(), like, ctx.parameter, None, call)
+            grad_weight = weight_gradient(
+                inp.t(), out.t(), ctx.parameter, ctx.parameter, None, call, grad.dtype
+            )
         if leaving is not None:
             leaving.wait()
         if ctx.shares_maxima:
