@@ -88,7 +88,7 @@ def _cast_parts(rows: torch.Tensor, splits: list[int], recipe: str, *, turn: boo
 
 
 class Fp8Padding(torch.nn.Module):
-    """``transformer_engine.pytorch.Fp8Padding``: each expert's rows filled up to what products in fp8 take."""
+    """``transformer_engine.pytorch.Fp8Padding``: rows of each expert filled up to what fp8 products take."""
 
     def __init__(self, num_gemms: int, align_size: int | None = None) -> None:
         super().__init__()
