@@ -55,14 +55,19 @@ def passes_shown(timeline: Timeline, analysis: StepAnalysis) -> list[RankPasses]
     """Passes of one rank of each stage (of many stages some) and, where there is room, of other classes."""
     step_ps = timeline.info.step_ps
 
-    def read(*, together: bool) -> list[RankPasses]:
-        """Rank by rank: rows of all are many times what is shown of them."""
-        ranks = (timeline.rank_rows(rank, COLUMNS) for rank in _ranks_shown(analysis))
-        return [rank_passes(rows, step_ps, together=together) for rows in ranks]
+    def read(most: int, *, together: bool) -> list[RankPasses]:
+        """Rank by rank, until they have ``most`` passes: rows of all are many times what is shown of them."""
+        found: list[RankPasses] = []
+        for rank in _ranks_shown(analysis):
+            if most < 0:
+                break
+            found.append(rank_passes(timeline.rank_rows(rank, COLUMNS), step_ps, together=together))
+            most -= len(found[-1].compute)
+        return found
 
-    rows = read(together=False)
+    rows = read(_MOST_SPANS // 2, together=False)
     if sum(len(row.compute) for row in rows) > _MOST_SPANS // 2:
-        rows = read(together=True)
+        rows = read(timeline.num_rows, together=True)
     while sum(len(row.compute) for row in rows) > _MOST_SPANS and len(rows) > 1:
         rows = [*rows[:-1:2], rows[-1]] if len(rows) > 2 else rows[:1]
     closer_ps = step_ps // 50_000
