@@ -25,8 +25,7 @@ def alone(command: str) -> None:
     ends the process at once, without a word.  Garbage is rarely looked for, and not at the end: the
     interpreter ends with a look at every object, of which it is left none, since the system takes all memory
     back.  numpy's linear algebra, which no command needs much of, starts no threads unless the environment
-    says how many: a third of its time to start.  Nor does pydantic ask every installed package for plugins:
-    what would, and imports mail and archives for it, is a module that knows of none.
+    says how many: a third of its time to start.  Nor does pydantic ask every installed package for plugins.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # nohup and & stay in force
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -35,12 +34,9 @@ def alone(command: str) -> None:
     import sys
     from importlib import import_module
     from io import TextIOWrapper
-    from types import ModuleType
 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    no_plugins = ModuleType("pydantic.plugin._loader")
-    no_plugins.get_plugins = tuple  # type: ignore[attr-defined]
-    sys.modules.setdefault(no_plugins.__name__, no_plugins)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(_OBJECTS)
     from simcore.apps.errors import as_app, hold_to_budget, reported_errors
 
