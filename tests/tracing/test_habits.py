@@ -359,6 +359,12 @@ def test_what_programs_ask_of_their_node_devices_and_files(
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
 
 
+def test_a_tuner_of_a_programs_own(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "tuned", tmp_path, script="around").values()
+    launched = [row[1:] for row in rows(found, "name", "bytes_read", "bytes_written") if row[0] == "double"]
+    assert launched == [(32, 32)]  # 2 x 4 floats
+
+
 def test_other_ranks_load_what_rank_0_has_saved(
     pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -320,6 +320,35 @@ def extension(model):
     shutil.rmtree(source.parent)
 
 
+def tuned(model):
+    """A tuner of the program's own for Triton's kernels, which asks the driver what GPU there is."""
+    import triton
+    import triton.language as tl
+    from triton.runtime.autotuner import Autotuner
+
+    driver = triton.runtime.driver.active
+    assert driver.get_current_target().backend == "cuda"
+    assert driver.utils.get_device_properties(0)["multiprocessor_count"] == 132
+
+    class Tuner(Autotuner):
+        def run(self, *args, **kwargs):
+            assert self.arg_names == ["x", "y", "BLOCK"] and self.keys == ["x"]
+            return super().run(*args, **kwargs)
+
+    @triton.jit
+    def double(x, y, BLOCK: tl.constexpr):  # noqa: N803
+        places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + places, tl.load(x + places) * 2)
+
+    kernel = Tuner(double, double.arg_names, [triton.Config({"BLOCK": 4})], ["x"], None, None)
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        x = model(torch.zeros(2, 4, device="cuda"))
+        kernel[(2,)](x.detach(), torch.empty_like(x))
+        x.sum().backward()
+        optimizer.step()
+
+
 def handed_on(model):
     """Other ranks load what rank 0 has saved: behind a barrier, and without one."""
     dist.init_process_group("nccl")

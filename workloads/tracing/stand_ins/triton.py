@@ -10,11 +10,16 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import torch
+
 from workloads.tracing import kernels
+from workloads.tracing.fake import visible_devices
+from workloads.tracing.fake.cuda import DEVICE_PROPERTIES
 from workloads.tracing.stand_ins.triton_code import CannotCountError, TritonLaunch, counted
 
 
@@ -27,6 +32,32 @@ def take_over(triton: ModuleType) -> None:
         )
         if owner is not None:
             owner.run = _run
+    with suppress(AttributeError):
+        runtime.driver.set_active(_DRIVER)
+
+
+#: ``triton.runtime.driver.active``: programs ask it what GPU there is.
+_DRIVER = SimpleNamespace(
+    get_current_target=lambda: SimpleNamespace(
+        backend="cuda",
+        arch=10 * DEVICE_PROPERTIES["major"] + DEVICE_PROPERTIES["minor"],
+        warp_size=DEVICE_PROPERTIES["warp_size"],
+    ),
+    get_current_device=visible_devices.current,
+    set_current_device=visible_devices.select,
+    get_current_stream=lambda *_: 0,
+    get_device_interface=lambda: torch.cuda,
+    get_active_torch_device=lambda: torch.device("cuda", visible_devices.current()),
+    is_active=lambda: True,
+    utils=SimpleNamespace(
+        get_device_properties=lambda *_: {
+            "multiprocessor_count": DEVICE_PROPERTIES["multi_processor_count"],
+            "max_shared_mem": DEVICE_PROPERTIES["shared_memory_per_block_optin"],
+            "max_num_regs": DEVICE_PROPERTIES["regs_per_multiprocessor"],
+            "warpSize": DEVICE_PROPERTIES["warp_size"],
+        }
+    ),
+)
 
 
 def _run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:  # noqa: ARG001
@@ -69,25 +100,47 @@ def _arguments(
 
 
 class _Kernel:
-    """What ``triton.jit`` makes of a function."""
+    """What ``triton.jit`` makes of a function (``triton.runtime.JITFunction``)."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Any, *_: Any, **__: Any) -> None:
         self.fn = function
+        self.__name__, self.__doc__, self.__module__ = (
+            function.__name__,
+            function.__doc__,
+            function.__module__,
+        )
+        self.arg_names = list(getattr(function, "arg_names", None) or inspect.signature(function).parameters)
 
-    def __getitem__(self, grid: object) -> Callable[..., None]:
-        return lambda *args, **kwargs: _run(self, *args, grid=grid, **kwargs)
+    def __getitem__(self, grid: object) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """A launch."""
         _run(self, *args, **kwargs)
 
 
-class _Tuned(_Kernel):
-    """What ``triton.autotune`` and ``triton.heuristics`` make of a kernel."""
+class _Autotuner(_Kernel):
+    """What ``triton.autotune`` makes of a kernel (``triton.runtime.Autotuner``)."""
 
-    def __init__(self, kernel: Any, configs: Sequence[Any] = (), values: Any = None) -> None:
+    def __init__(
+        self, kernel: Any, arg_names: Any = (), configs: Sequence[Any] = (), key: Any = (), *_: Any, **__: Any
+    ) -> None:
         super().__init__(kernel)
-        self.configs, self.values = configs, values
+        self.arg_names = list(arg_names) or self.arg_names
+        self.configs, self.keys = list(configs or ()), list(key or ())
+        self.cache: dict[Any, Any] = {}
+        self.early_config_prune = self.perf_model = self.pre_hook = self.post_hook = None
+        self.user_defined_pre_hook = self.user_defined_post_hook = False
+        self.reset_to_zero: list[str] = []
+        self.restore_value: list[str] = []
+
+
+class _Heuristics(_Kernel):
+    """What ``triton.heuristics`` makes of a kernel (``triton.runtime.autotuner.Heuristics``)."""
+
+    def __init__(self, kernel: Any, _arg_names: Any = (), values: Any = None) -> None:
+        super().__init__(kernel)
+        self.values = values
 
 
 class _Config:
@@ -135,6 +188,7 @@ class _Anything(ModuleType):
             made: Any = type(name, (_AnyClass,), {"__module__": self.__name__})
         else:
             made = _Anything(f"{self.__name__}.{name}")
+            vars(made).update(members(made.__name__) or {})
         setattr(self, name, made)
         return made
 
@@ -145,8 +199,20 @@ class _Anything(ModuleType):
         return self
 
 
+def _autotune(configs: Any = (), key: Any = (), *_: Any, **__: Any) -> Any:
+    """``triton.autotune``."""
+    return partial(_Autotuner, configs=configs, key=key)
+
+
+_RUNTIME = {
+    "JITFunction": _Kernel,
+    "Autotuner": _Autotuner,
+    "Heuristics": _Heuristics,
+    "autotune": _autotune,
+}
+
 #: Programs compare it with much older ones.
-_VERSION = "3.4.0"
+_VERSION = "3.7.1"
 
 
 def make_module(name: str) -> ModuleType:
@@ -156,6 +222,16 @@ def make_module(name: str) -> ModuleType:
 
 def members(name: str) -> dict[str, Any] | None:
     """What is in a module of Triton beside what compiled code uses."""
+    if name.startswith("triton.experimental"):  # other languages, which programs do without
+        return None
+    if name == "triton.runtime.driver":
+        return {"active": _DRIVER}
+    if name.startswith("triton.runtime"):
+        found: dict[str, Any] = dict(_RUNTIME)
+        if name == "triton.runtime":
+            found["driver"] = make_module("triton.runtime.driver")
+            found["driver"].active = _DRIVER
+        return found
     if name == "triton.language":
         return {"constexpr": constexpr}
     if name == "triton.tools.tensor_descriptor":
@@ -165,8 +241,8 @@ def members(name: str) -> dict[str, Any] | None:
     return {
         "__version__": _VERSION,
         "jit": lambda function=None, **_: _Kernel(function) if function is not None else _Kernel,
-        "autotune": lambda configs=(), *_, **__: partial(_Tuned, configs=configs),
-        "heuristics": lambda values: partial(_Tuned, values=values),
+        "autotune": _autotune,
+        "heuristics": lambda values: partial(_Heuristics, values=values),
         "Config": _Config,
         "cdiv": lambda count, block: -(-count // block),
         "next_power_of_2": lambda count: 1 << max(0, count - 1).bit_length(),
