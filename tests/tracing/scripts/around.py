@@ -326,6 +326,7 @@ def tuned(model):
     import triton.language as tl
     from triton.runtime.autotuner import Autotuner
 
+    assert tl.constexpr(-1) == -1 and tl.constexpr(-1).value == -1
     driver = triton.runtime.driver.active
     assert driver.get_current_target().backend == "cuda"
     assert driver.utils.get_device_properties(0)["multiprocessor_count"] == 132
@@ -337,7 +338,7 @@ def tuned(model):
 
     @triton.jit
     def double(x, y, BLOCK: tl.constexpr):  # noqa: N803
-        places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        places = tl.where(BLOCK == 4, tl.program_id(0) * BLOCK, 0) + tl.arange(0, BLOCK)
         tl.store(y + places, tl.load(x + places) * 2)
 
     kernel = Tuner(double, double.arg_names, [triton.Config({"BLOCK": 4})], ["x"], None, None)

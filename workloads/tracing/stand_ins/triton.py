@@ -164,11 +164,14 @@ class _Descriptor:
 
 
 class constexpr:  # noqa: N801  kernels' annotations say this name
-    """``triton.language.constexpr``: a constant is itself."""
+    """``triton.language.constexpr``: a constant is itself, and has a ``value``."""
 
     def __new__(cls, value: Any) -> Any:
-        """The value."""
-        return value
+        """The value; of truth values and None there is no kind that has one."""
+        kind = type(value)
+        if kind not in (int, float, str):
+            return value
+        return type("constexpr", (kind,), {"value": property(kind)})(value)
 
 
 class _AnyClass(Exception):  # noqa: N818  some are caught

@@ -304,6 +304,8 @@ class Language:
 
     def _elementwise(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._operate()
+        if name == "where" and isinstance(args[0], bool):  # of constants
+            return args[1] if args[0] else args[2]
         blocks = [
             as_block(one)
             for one in (*args, *kwargs.values())
