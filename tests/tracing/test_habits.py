@@ -330,26 +330,6 @@ def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     assert reduced == 4 * (cut // 2 + whole)
 
 
-def test_recurrent_layers_over_packed_sequences(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "recurrent", tmp_path, script="around").values()
-    tokens, steps = 3 + 2, 6  # of packed sequences, and of the padded input
-    cells = tokens * (3 * 8 * (4 + 8) + 4 * 4 * (8 + 4))  # gates of inputs and states
-    assert flops(found, "fwd") == 2 * (steps * 4 * 4 + cells)
-
-
-def test_functions_of_an_extension_that_is_compiled(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "extension", tmp_path, script="around").values()
-    launched = [row for row in rows(found, "name", "bytes_read", "bytes_written") if "::" in row[0][:12]]
-    own = {row[0]: row[1:] for row in launched if not row[0].startswith("aten")}
-    assert own == {  # 2 x 4 floats: x twice; x alone; x and what is added to
-        "scan::forward": (2 * 32, 32),
-        "scan::scale": (32, 32),
-        "inline::add_to": (2 * 32, 32),
-    }
-    said = [asked.rule for asked, _ in found.asked if asked.kind == "missing"]
-    assert len(said) == 3 and all("compiled code" in one for one in said)
-
-
 @pytest.mark.parametrize("habit", ["defaults", "counted", "overwritten", "drawn", "asked_of_cuda"])
 def test_what_programs_ask_of_their_node_devices_and_files(
     pool: WorkerPool, tmp_path: Path, habit: str
@@ -357,12 +337,6 @@ def test_what_programs_ask_of_their_node_devices_and_files(
     (found,) = trace(pool, habit, tmp_path, script="around").values()
     assert found.memory.parameters == 4 * (4 * 4 + 4)
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
-
-
-def test_a_tuner_of_a_programs_own(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "tuned", tmp_path, script="around").values()
-    launched = [row[1:] for row in rows(found, "name", "bytes_read", "bytes_written") if row[0] == "double"]
-    assert launched == [(32, 32)]  # 2 x 4 floats
 
 
 def test_other_ranks_load_what_rank_0_has_saved(

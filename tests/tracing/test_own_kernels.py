@@ -1,0 +1,47 @@
+"""Kernels that programs bring along, and layers for which torch has no rules of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tracing.small_jobs import rows
+from tests.tracing.test_habits import flops, trace
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker for every script."""
+    pytest.importorskip("torch")
+    with workers(1) as running:
+        yield running
+
+
+def test_recurrent_layers_over_packed_sequences(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "recurrent", tmp_path, script="around").values()
+    tokens, steps = 3 + 2, 6  # of packed sequences, and of the padded input
+    cells = tokens * (3 * 8 * (4 + 8) + 4 * 4 * (8 + 4))  # gates of inputs and states
+    assert flops(found, "fwd") == 2 * (steps * 4 * 4 + cells)
+
+
+def test_functions_of_an_extension_that_is_compiled(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "extension", tmp_path, script="around").values()
+    launched = [row for row in rows(found, "name", "bytes_read", "bytes_written") if "::" in row[0][:12]]
+    own = {row[0]: row[1:] for row in launched if not row[0].startswith("aten")}
+    assert own == {  # 2 x 4 floats: x twice; x alone; x and what is added to
+        "scan::forward": (2 * 32, 32),
+        "scan::scale": (32, 32),
+        "inline::add_to": (2 * 32, 32),
+    }
+    said = [asked.rule for asked, _ in found.asked if asked.kind == "missing"]
+    assert len(said) == 3 and all("compiled code" in one for one in said)
+
+
+def test_a_tuner_of_a_programs_own(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "tuned", tmp_path, script="around").values()
+    launched = [row[1:] for row in rows(found, "name", "bytes_read", "bytes_written") if row[0] == "double"]
+    assert launched == [(32, 32)]  # 2 x 4 floats
