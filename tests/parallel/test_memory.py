@@ -74,6 +74,18 @@ def test_sharding_splits_what_it_says(sharding, per_parameter):
     assert static == pytest.approx(per_parameter * made.numel(made.pieces.all_pieces), rel=rel)
 
 
+def test_wide_ends_have_fp32_states_and_gradients_among_narrow_ones():
+    # dp = 2: 12 - 4 bytes of states over two replicas, 4 - 2 of gradients.
+    said = {"dp": 2, "sharding": "zero1", "grad_dtype": "bf16", "optimizer_bytes_per_parameter": 4}
+    narrow, wide = (estimates(job(**said, wide_ends=chosen))[0] for chosen in (False, True))
+    made = job(**said)
+    ends = (made.pieces.all_pieces[0], made.pieces.all_pieces[-1])
+    assert {piece.name for piece in ends} == {"embedding", "head"}
+    numel = made.numel(ends)
+    assert wide.optimizer_states - narrow.optimizer_states == pytest.approx(8 * numel / 2, abs=8)
+    assert wide.gradients - narrow.gradients == 2 * numel
+
+
 def test_an_fp32_optimizer_copies_16_bit_gradients_for_the_time_of_its_step():
     wide, narrow = estimates(job())[0], estimates(job(grad_dtype="bf16"))[0]
     numel = wide.gradients // 4

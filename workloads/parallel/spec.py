@@ -156,6 +156,7 @@ class TrainingSpec(Frozen):
     param_gather_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
     optimizer: Literal["adam", "sgd", "momentum", "adagrad", "lars", "muon", "none"] = "adam"
     optimizer_bytes_per_parameter: int = Field(default=12, ge=0, le=1024)  # master copy and moments
+    wide_ends: bool = False  # embedding and head have fp32 states and gradients; in memory, not in time
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of the states that the host updates
     clip_gradients: bool = True
     overlap_grad_reduce: bool = False

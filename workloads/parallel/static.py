@@ -14,7 +14,7 @@ from workloads.models.pieces import ModelPiece
 from workloads.models.tables import row_bytes, whole_view
 from workloads.models.tensors import Tensor
 from workloads.parallel import by_class
-from workloads.parallel.finish import local_numel, offloaded_numel
+from workloads.parallel.finish import local_numel, offloaded_numel, owned_numel
 from workloads.parallel.handed import receive_buffers
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.members import members_of, tables_of
@@ -118,6 +118,9 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
     masters = min(states, WIDE) if has_master else 0
     weights, moments = table_bytes(job)
     parameters += weights
+    wide_gradients, wide_states = _wide_ends(job, pieces) if training.wide_ends else (0, 0)
+    gradients += wide_gradients
+    moments += wide_states
     return StaticMemory(
         parameters=parameters,
         gradients=gradients,
@@ -154,6 +157,17 @@ def _by_class(job: Job, pieces: Sequence[ModelPiece]) -> StaticMemory:
         flat=0,
         copied=0,
     )
+
+
+def _wide_ends(job: Job, pieces: Sequence[ModelPiece]) -> tuple[int, int]:
+    """What gradients and states of embedding and head take more than others'.
+
+    NVIDIA/NeMo megatron_base_model.py, ``_with_fp32_optimizer``: a master copy and two moments.
+    """
+    ends = tuple(piece for piece in pieces if piece.name in ("embedding", "head"))
+    narrow = element_bytes(job.training.grad_dtype)
+    states = 3 * WIDE - job.training.optimizer_bytes_per_parameter
+    return job.numel(ends, trainable=True) * (WIDE - narrow), owned_numel(job, ends) * max(0, states)
 
 
 def _adams(job: Job, pieces: Sequence[ModelPiece], owned: int, trainable: int) -> int:
