@@ -14,6 +14,8 @@ from workloads.models.storages import INPUT, OUTPUT_GRADIENT, storages_of
 from workloads.parallel.job import Job
 
 MIB = 1 << 20
+#: Layers of GPT-3 175B with dropout.
+DROPPED = {"layers": 2, "hidden": 12288, "heads": 96, "ffn": 4 * 12288, "vocab": 51200, "dropout": 0.1}
 
 
 def pieces(model, **words):
@@ -98,3 +100,46 @@ def test_recomputation_in_full_keeps_the_input_alone():
     assert made.storages[INPUT].kept
     # Backward brings back what a layer without recomputation keeps, which counts the input, too.
     assert kept(layer) == kept(pieces("llama3-8b")[0][1])
+
+
+def peak_of_backward(piece, module):
+    """Bytes of a module's storages that are there at once in backward, at most."""
+    made = storages_of(piece)
+    own = {n: one.num_bytes for n, one in enumerate(made.storages) if one.module.endswith(module)}
+    live = {n for n in made.events["F"] if n in own} - {~n for n in made.events["F"] if n < 0}
+    most = 0
+    for event in made.events["B"]:
+        if event in own:
+            live.add(event)
+        live.discard(~event)
+        most = max(most, sum(own[n] for n in live))
+    return most
+
+
+def test_attention_in_several_kernels_lets_probabilities_go_one_by_one():
+    said = {
+        "training": {"seq": 512, "recompute": "none"}, "parallel": {"tp": 1},
+        "software": {"preset": "megatron-core", "attention": "unfused"},
+    }  # fmt: skip
+    layer = pieces(DROPPED, **said)[0][1]
+    scores, values = 96 * 512 * 512 * 2, 512 * 12288 * 2
+    # What the softmax made, what dropout made of it, its mask of a byte, and the gradient of the product with
+    # them; then dropout's with the mask, where the softmax's is written, too. Beside it the output and the
+    # gradient of values.
+    assert peak_of_backward(layer, "core_attention") == 3.5 * scores + values
+
+
+@pytest.mark.parametrize(("wide", "kept_bytes"), [(False, 2 + 2 + 1), (True, 4 + 2 + 1)])
+def test_a_softmax_without_a_kernel_of_its_own_may_be_in_fp32(wide, kept_bytes):
+    # Of each score the softmax's output, what dropout made of it in 16 bits, and a byte of mask.
+    said = {
+        "training": {"seq": 512, "recompute": "none"}, "parallel": {"tp": 1},
+        "software": {
+            "preset": "megatron-core", "attention": "unfused", "softmax_fusion": False, "softmax_fp32": wide
+        },
+    }  # fmt: skip
+    layer = storages_of(pieces(DROPPED, **said)[0][1])
+    found = [one for one in layer.storages if one.kept and one.module.endswith("core_attention")]
+    assert (
+        sum(one.num_bytes for one in found if one.num_bytes >= 96 * 512 * 512) == kept_bytes * 96 * 512 * 512
+    )

@@ -140,8 +140,11 @@ def _unfused_backward(
 ) -> None:  # fmt: skip
     query, key, value, out, scores = tensors
     turned, value_turned = (t.like(t.shape[0], t.shape[2], t.shape[1]) for t in (key, value))
-    for ins, target in (([scores, out], value), ([out, value_turned], scores)):
-        op.back(compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[1], module=module))
+    # Dropped probabilities, their mask and what the softmax made go one by one, as autograd's nodes are done.
+    dropped = scores.num_bytes if steps[-1].name == "aten::native_dropout" else 0
+    for ins, target, ends in (([scores, out], value, 0), ([out, value_turned], scores, dropped)):
+        product = compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[1], module=module)
+        op.back(replace(product, ends_bytes=ends))
     # The checkpoint of selective recomputation hands on each gradient as a tensor of its own.
     copied = shard.recomputes_attention
     if copied:
@@ -149,7 +152,8 @@ def _unfused_backward(
     for step in reversed(steps):
         if step.backward:
             outs = step.backward_outs or (scores,)
-            op.back(compute(step.backward, step.backward_ins, outs, module=module))
+            ends = step.outs[-1].num_bytes if step.saved else 0
+            op.back(replace(compute(step.backward, step.backward_ins, outs, module=module), ends_bytes=ends))
     for ins, target in (([scores, key], query), ([query.like(*turned.shape), scores], turned)):
         op.back(compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[0], module=module))
         op.back(compute("aten::mul.Scalar", [target], [target], module=module))
@@ -254,12 +258,18 @@ def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_ScoreOp]:
                   [scores, scores, hidden], scores.num_bytes)
         )  # fmt: skip
     else:
+        wide = replace(scores, dtype="float32") if shard.software.softmax_fp32 else scores
+        if wide != scores:
+            steps.append(_ScoreOp("aten::_to_copy", [scores], [wide], "aten::_to_copy", [wide], 0, (scores,)))
         steps += [
-            _ScoreOp("aten::mul.Tensor", [scores], [scores], "aten::mul.Tensor", [scores]),
-            _ScoreOp("aten::masked_fill", [scores, hidden], [scores], "aten::masked_fill", [scores, hidden]),
-            _ScoreOp("aten::_softmax", [scores], [scores], "aten::_softmax_backward_data", [scores, scores],
-                  scores.num_bytes),
+            _ScoreOp("aten::mul.Tensor", [wide], [wide], "aten::mul.Tensor", [wide], 0, (wide,)),
+            _ScoreOp("aten::masked_fill", [wide, hidden], [wide], "aten::masked_fill", [wide, hidden], 0,
+                  (wide,)),
+            _ScoreOp("aten::_softmax", [wide], [wide], "aten::_softmax_backward_data", [wide, wide],
+                  wide.num_bytes, (wide,)),
         ]  # fmt: skip
+        if wide != scores:
+            steps.append(_ScoreOp("aten::_to_copy", [wide], [scores], "aten::_to_copy", [scores], 0, (wide,)))
     if core.dropout:
         saved = scores.num_bytes + mask.num_bytes
         steps.append(

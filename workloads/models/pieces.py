@@ -44,8 +44,9 @@ class KernelLaunch:
     experts on a few streams); the host pays for each.  ``scratch_bytes``: what it allocates beside what it
     writes, and gives back behind it.  ``buffered``: what it writes lies in a buffer that is never given back.
     ``made_bytes``: of each storage that it makes, where it writes only slices of some (none where
-    ``out_shapes`` is empty).  ``leaves``: the next piece does not wait for it, but whichever first ``awaits``
-    what it leaves under that name.
+    ``out_shapes`` is empty).  ``ends_bytes``: of a backward kernel, of what forward kept it is the last that
+    reads the latest tensor of so many bytes.  ``leaves``: the next piece does not wait for it, but whichever
+    first ``awaits`` what it leaves under that name.
     """
 
     name: str
@@ -73,6 +74,7 @@ class KernelLaunch:
     scratch_bytes: int = 0
     buffered: bool = False
     made_bytes: tuple[int, ...] = ()
+    ends_bytes: int = 0
     leaves: str = ""
     awaits: tuple[str, ...] = ()
 

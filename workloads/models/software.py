@@ -30,7 +30,8 @@ class SoftwareSpec(Frozen):
     first and with a softmax in fp32, as models in plain PyTorch have it) or the class of the fused kernel,
     as the cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
     ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op;
-    ``softmax_fusion`` "reductions": kernels that each end at a sum over rows (XLA).
+    ``softmax_fusion`` "reductions": kernels that each end at a sum over rows (XLA).  ``softmax_fp32``:
+    without fusion scores are cast for the softmax, and its probabilities back.
     ``rope_style``: how positions are rotated where no kernel does it at once: x cos + rotate_half(x) sin,
     pairs as complex numbers in fp32, or pairs in fp32 times matrices of 2 x 2.
     ``bias_in_product``: a linear layer's product adds its bias (addmm, Transformer Engine).
@@ -127,6 +128,7 @@ class SoftwareSpec(Frozen):
     bias_dropout_fusion: bool = True
     bias_in_product: bool = False
     softmax_fusion: bool | Literal["reductions"] = True
+    softmax_fp32: bool = False
     norm_fusion: bool = True
     rope_fusion: bool = True
     rope_style: Literal["halves", "complex", "matrices"] = "halves"

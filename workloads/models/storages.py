@@ -4,10 +4,11 @@ Note [Storages of a piece]
     A launch allocates what it writes, but for gradients that it adds to a buffer, kernels that work in place
     (a trailing underscore, as ATen has it), and collectives whose result lies where their input was.  A
     storage is released behind the last launch that reads it; one that backward asks for, when the backward of
-    its op is done, as autograd does.  Which storage a launch reads follows from the number of elements: the
-    latest one, but the last term of a sum is the earliest, which is the residual stream.  What is kept of
-    tensors that no launch of the piece has written in that size (queries, keys and values as one, a copy in
-    8 bits) is a storage of its own from where it is kept on.  Logits stay until forward ends: the function
+    its op is done, as autograd does, or behind the launch that says so (``ends_bytes``).  Which storage a
+    launch reads follows from the number of elements: the latest one, but the last term of a sum is the
+    earliest, which is the residual stream.  What is kept of tensors that no launch of the piece has written
+    in that size (queries, keys and values as one, a copy in 8 bits) is a storage of its own from where it is
+    kept on.  Logits stay until forward ends: the function
     that computes the loss of them has a name for them.
 """
 
@@ -37,6 +38,9 @@ LOGITS: Final = "output_layer"
 
 #: Collectives whose result lies where their input was.
 _IN_PLACE: Final = ("all_reduce", "broadcast")
+#: Kernels that write where they read, whatever their names: the backward of Megatron-LM's and Transformer
+#: Engine's scaled, masked softmax (softmax.cpp).
+_WRITES_OVER: Final = ("scaled_masked_softmax_bwd",)
 #: Words in the names of kernels that add a branch to the residual stream, or its gradient.
 _SUMS: Final = ("aten::add.Tensor", "bias_add_residual", "bias_dropout_add")
 
@@ -124,6 +128,7 @@ class _StorageWalk:
     found: list[_Tracked] = field(default_factory=list)
     for_head: list[int] = field(default_factory=list)
     logits: int = -1
+    ended: dict[int, int] = field(default_factory=dict)  # where a launch says that it is the last reader
 
     def walked(self) -> PieceStorages:
         piece, origins = self.piece, self.piece.origins
@@ -167,6 +172,14 @@ class _StorageWalk:
             one.released = place
             own = number > OUTPUT_GRADIENT and one.made >= len(self.piece.forward) and one.op < 0
             one.gradient |= kernel.accumulates and own
+        if kernel.ends_bytes:
+            alike = [
+                number
+                for number, one in enumerate(self.found)
+                if one.op >= 0 and number not in self.ended and one.num_bytes == kernel.ends_bytes
+                if one.kernel is not None and one.kernel.module == kernel.module
+            ]
+            self.ended |= dict.fromkeys(alike[-1:], place)
         made: list[int] = []
         for num_bytes, numel in _written(kernel, self.size_of):
             made.append(len(self.found))
@@ -232,7 +245,8 @@ class _StorageWalk:
                 continue
             behind = [j for j, op in enumerate(ops) if op >= one.op]
             read = one.released if number == self.logits else -1
-            one.released = max(one.made, read, forward + (behind[-1] if behind else -1))
+            ends = self.ended.get(number, forward + (behind[-1] if behind else -1))
+            one.released = max(one.made, read, ends)
 
     def _written(self, forward: int, handed_on: Iterable[int], output: int, gradient: int) -> PieceStorages:
         """Events in order: at each launch what it allocates, then what is released behind it."""
@@ -297,7 +311,7 @@ def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list
         ways = (size_of(kernel.group) or 1) if kernel.collective == "reduce_scatter" else 1
         return [(kernel.num_bytes // ways, sum(map(math.prod, kernel.out_shapes)) // ways)]
     stem = kernel.name.partition(".")[0]
-    in_place = stem.endswith("_") and not stem.endswith("__")
+    in_place = (stem.endswith("_") and not stem.endswith("__")) or stem in _WRITES_OVER
     # A product that adds to a buffer reads it third; shapes alone do not tell (as many tokens as columns).
     is_product = kernel.weight_gradient and kernel.op_class in ("gemm", "bgemm")
     adds = is_product and kernel.in_shapes[2:] == kernel.out_shapes

@@ -22,7 +22,7 @@ _NO_INFLUENCE: Final = re.compile(
     r"|init-method|initialization|seed|data|dataloader|train|valid|test|split|mock-data|num-workers|mmap"
     r"|num-dataset-builder|tokenizer|tiktoken|vocab-file|merge-file|vocab-extra|special-tokens|trust-remote-code"
     r"|distributed-(backend|timeout)|nccl-communicator|rotary|rope-(scaling|type)|use-rope-scaling|norm-epsilon"
-    r"|layernorm-epsilon|apply-layernorm-1p|apply-query-key-layer-scaling|attention-softmax-in-fp32|loss-scale"
+    r"|layernorm-epsilon|apply-layernorm-1p|loss-scale"
     r"|initial-loss-scale|min-loss-scale|loss-scale-window|hysteresis|finetune|override|use-checkpoint"
     r"|use-mp-args|use-tokenizer-model|use-dist-ckpt|auto-detect-ckpt|pretrained|mid-level|reset-|eod-mask|check"
     r"|rerun|error-injection|use-mcore-models|manual-gc|empty-unused|moe-aux-loss|moe-z-loss"

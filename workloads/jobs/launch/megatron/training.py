@@ -251,6 +251,12 @@ def _write_exchange(job: Description) -> Words:
     return found
 
 
+def _read_softmax(said: Said) -> Settings:
+    """Scores that layers scale are cast for the softmax (arguments.py of Megatron-LM)."""
+    wide = said.has("--attention-softmax-in-fp32") or said.has("--apply-query-key-layer-scaling")
+    return {"software.softmax_fp32": True} if wide else {}
+
+
 def _fusion(name: str, key: str) -> Option:
     """A fusion that is on unless a flag says otherwise."""
     return switch(name, f"software.{key}", on=False, off=True)
@@ -304,6 +310,10 @@ TRAINING: Final = (
     switch("--use-fused-weighted-squared-relu", "software.squared_relu_fusion"),
     _fusion("--no-bias-dropout-fusion", "bias_dropout_fusion"),
     _fusion("--no-masked-softmax-fusion", "softmax_fusion"),
+    Option(
+        ("--attention-softmax-in-fp32", "--apply-query-key-layer-scaling"), _read_softmax,
+        lambda job: {"--attention-softmax-in-fp32": ()} if job.software.softmax_fp32 else {},
+    ),
     _fusion("--no-rope-fusion", "rope_fusion"),
     _fusion("--no-gradient-accumulation-fusion", "grad_accumulation_fusion"),
     switch("--deterministic-mode", "software.deterministic"),
