@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -131,6 +133,10 @@ def test_zero1_of_deepspeed_releases_gradients_in_its_step_and_makes_them_anew()
     assert sizes["gradients in fp32"] == {4 * share} and sizes["flat gradients"] == {2 * share}
     assert sizes["gradient in fp64"] == {8 * min(1024 * 256, share)}
     assert sizes["gradients to reduce"] == {2 * 1024 * 256}  # a gradient is not cut for a bucket
+    with_buffer = replace(job, training=training.model_copy(update={"bucket_buffer": True}))
+    # Today's ZeRO-1 has a whole bucket's buffer instead, 2 bytes of each of 10,000 elements.
+    assert static_memory(with_buffer, 0).buckets == 2 * 10_000 and static_memory(job, 0).buckets == 0
+    assert not any(one.name == "gradients to reduce" for one in lifetimes(with_buffer)[0][0].holders)
     played = play(one.events)
     live = {
         one.holders[int(one.holder[np.flatnonzero(one.events.storage == k)[0]])].category for k in played.live

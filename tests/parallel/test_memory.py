@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from simcore.graph import load_graph
+from simcore.graph import apply_kernels, load_graph
 from simcore.memory import peak_memory
 from tests.parallel.jobs import jobs, model
 from workloads import catalog
@@ -204,14 +204,16 @@ def test_every_stage_holds_what_the_traced_program_holds():
         },
         "gpt-13b", overrides={}, num_gpus=64, folder=Path(),
     )  # fmt: skip
-    traced = {found.stage: found for found in peak_memory(load_graph(catalog.path("gpt-13b-pp8-tp4-dp2")))}
+    graph = apply_kernels(load_graph(catalog.path("gpt-13b-pp8-tp4-dp2")), "megatron")
+    traced = {found.stage: found for found in peak_memory(graph)}
     held = estimates(Job(made.model, made.parallel, made.training, made.software))
     for stage, found in enumerate(held):
         real = traced[stage]
         assert found.parameters == pytest.approx(real.parameters, rel=0.01)
-        # 2 to 7% less: what is received and sent, and the masks of attention, are held longer by the program.
+        # 3 to 8% less: what is received and sent, and the masks of attention, are held longer by the program,
+        # two to three messages of 40 MiB.
         made_bytes = found.in_flight + found.working
-        assert made_bytes == pytest.approx(real.activations, rel=0.07)
+        assert made_bytes == pytest.approx(real.activations, rel=0.08)
     for stage in range(1, 6):
         # A microbatch more: the inputs of 5 layers, 5 x 40 MiB; the real program keeps its mask, 4 MiB, too.
         ours = held[stage].in_flight - held[stage + 1].in_flight

@@ -116,7 +116,8 @@ class LastingStorages:
         numel = sum(parameter.numel for parameter, _ in self._trained)
         bucket = min(numel, max(self.job.training.bucket_parameters, largest))
         beside = min(largest, share)
-        self._passing("gradients to reduce", narrow * bucket)
+        if not self.job.training.bucket_buffer:
+            self._passing("gradients to reduce", narrow * bucket)
         self._passing("gradient in fp32", WIDE * beside)
         self._passing("gradient in fp64", 2 * WIDE * beside)
         own, before = [], 0

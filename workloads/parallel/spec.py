@@ -169,6 +169,7 @@ class TrainingSpec(Frozen):
     bucket_parameters: int = Field(
         default=-1, ge=-1, le=1 << 48
     )  # elements; 0: one bucket, -1: max(40M, 1M x dp)
+    bucket_buffer: bool = False  # ZeRO-1, too, copies gradients to a buffer of a whole bucket
     bucket_bytes: int = Field(
         default=0, ge=0, le=1 << 48
     )  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above

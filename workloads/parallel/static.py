@@ -244,16 +244,17 @@ def _buckets(job: Job, trainable: int) -> int:
     """What gradients are copied through.
 
     PyTorch's DDP has buckets for all of them (``Reducer::initialize_buckets`` of reducer.cpp).  DeepSpeed's
-    ZeRO-2 and 3 have a buffer of as many as a bucket may hold, however few there are, and a second one to
-    reduce beside (``setup_buckets`` of stage_1_and_2.py, stage3.py); sums in fp32 are copied to be reduced,
-    and parameters to be gathered.  Its ZeRO-1 on narrow gradients copies what it reduces in its step.
+    ZeRO-2 and 3, and ZeRO-1 of today, have a buffer of as many as a bucket may hold, however few there are,
+    and a second one to reduce beside (``setup_buckets`` of stage_1_and_2.py, stage3.py; from a step's first
+    gradient to its last reduction, here all the time); sums in fp32 are copied to be reduced, and parameters
+    to be gathered.  ZeRO-1 of before on narrow gradients copies what it reduces in its step.
     """
     training, most = job.training, job.training.bucket_parameters
     if job.by_ddp and job.mesh.replicas > 1:
         return trainable * element_bytes(training.grad_dtype)
     if training.engine != "deepspeed" or most <= 0 or not trainable or training.sharding == "ddp":
         return 0
-    if training.sharding in ("zero2", "zero3"):
+    if training.sharding in ("zero2", "zero3") or training.bucket_buffer:
         twice = training.sharding == "zero2" and training.overlap_grad_reduce
         return most * narrow_bytes(job) * (2 if twice else 1)
     if job.gradients_go_in_step:
@@ -328,6 +329,7 @@ def _zero1_step(job: Job, pieces: tuple[ModelPiece, ...], owned: int) -> int:
     """
     narrow, trainable = narrow_bytes(job), job.numel(pieces, trainable=True)
     largest = max((one.numel for piece in pieces for one in piece.parameters if one.trainable), default=0)
-    reduced = narrow * min(trainable, max(job.training.bucket_parameters, largest))
+    copied = 0 if job.training.bucket_buffer else max(job.training.bucket_parameters, largest)
+    reduced = narrow * min(trainable, copied)
     wide = (2 * narrow + WIDE) * owned - narrow * trainable
     return max(reduced, 2 * WIDE * min(largest, owned), wide)

@@ -205,3 +205,65 @@ def test_history_names_what_happened():
         ("segment_alloc", 2 * MIB, 40 * MIB, 0),
         ("alloc", 2 * MIB, 39 * MIB, 0),
     ]
+
+
+def test_several_oversize_blocks_are_given_back_largest_first_where_none_is_large_enough():
+    settings = AllocatorSettings.from_text("max_split_size_mb:40")
+    device = CachingAllocator(settings, capacity_bytes=250 * MIB)
+    all_blocks = [device.malloc(size * MIB) for size in (40, 70, 60, 80)]
+    for block in all_blocks:
+        device.free(block)
+    # 90 + 250 > 250: no block has 90, so 80 and 70 go, which are 150 of the 90 asked for; 60 and 40 stay.
+    live = device.malloc(90 * MIB)
+    assert blocks(device, [live]) == [[(40 * MIB, False)], [(60 * MIB, False)], [(90 * MIB, True)]]
+    assert device.num_retries == 0
+    assert held(device) == (90 * MIB, 190 * MIB)
+
+
+def test_oversize_blocks_of_another_stream_are_left_until_all_are_given_back():
+    settings = AllocatorSettings.from_text("max_split_size_mb:40")
+    device = CachingAllocator(settings, capacity_bytes=100 * MIB)
+    device.free(device.malloc(60 * MIB, stream=1))
+    device.malloc(50 * MIB, stream=0)  # the other stream's 60 MiB go with the second try alone
+    assert held(device) == (50 * MIB, 50 * MIB)
+    assert device.num_retries == 1
+
+
+def test_garbage_of_all_streams_is_collected_oldest_first():
+    text = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.8"
+    device = CachingAllocator(AllocatorSettings.from_text(text), capacity_bytes=200 * MIB)
+    # 160 MiB are allowed: above 80 free blocks go whose age, in requests, is at least the average.
+    old = device.malloc(30 * MIB, stream=1)
+    device.free(old)  # freed after one request of the large pool
+    young = device.malloc(40 * MIB, stream=0)
+    device.malloc(20 * MIB, stream=0)
+    device.free(young)  # after three
+    # The fourth finds 90 reserved, 10 too many: ages 4 - 1 = 3 and 4 - 3 = 1, in mean 2.
+    device.malloc(50 * MIB, stream=0)
+    assert device.reserved == (40 + 20 + 50) * MIB
+
+
+def test_of_expandable_blocks_the_one_that_can_grow_counts_as_large_as_it_can_become():
+    settings = AllocatorSettings.from_text("expandable_segments:True")
+    device = CachingAllocator(settings, capacity_bytes=1 << 30)
+    first, kept, last = (device.malloc(size * MIB) for size in (30, 10, 20))
+    # Pages of 20 MiB: 30 + 10 + 20 are three of them, and nothing is left.
+    assert device.reserved == 60 * MIB
+    device.free(first)
+    device.free(last)
+    # The last block is 20 MiB, but it can grow to all addresses: of the 30 MiB in front they are taken.
+    assert device.malloc(20 * MIB).address == 0
+    assert kept.address == 30 * MIB
+
+
+def test_pages_mapped_before_the_device_was_full_stay_mapped():
+    settings = AllocatorSettings.from_text("expandable_segments:True")
+    device = CachingAllocator(settings, capacity_bytes=70 * MIB)
+    live = [device.malloc(30 * MIB)]  # two pages of 20 MiB, 10 MiB of which are free
+    device.malloc(1 * MIB)  # the small pool's page of 2 MiB
+    assert device.reserved == 42 * MIB
+    with pytest.raises(DeviceFullError):
+        device.malloc(50 * MIB)  # 40 MiB more than the 10 that are free: two pages, one too many
+    # What is free of the second page is not a whole page and cannot be unmapped.
+    assert device.reserved == 42 * MIB
+    assert blocks(device, live)[0][:2] == [(30 * MIB, True), (10 * MIB, False)]
