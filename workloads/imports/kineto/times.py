@@ -83,7 +83,7 @@ class EventClock:
             self.whole = self.whole and "." not in together
             if max(map(len, texts)) < _MAX_PLAIN and not _EXPONENT.search(together):
                 try:
-                    return _decimals(texts)
+                    return _decimals(texts, together)
                 except ValueError:  # no decimal, or one with more digits
                     pass
         pairs = [_time(value, key) for value in values]
@@ -97,14 +97,20 @@ def _integers(values: list[int]) -> IntArray:
         return np.array(values, dtype=np.object_)
 
 
-def _decimals(texts: list[str]) -> tuple[IntArray, IntArray]:
+def _decimals(texts: list[str], together: str) -> tuple[IntArray, IntArray]:
     """Decimals of up to six digits behind the point.  ValueError for anything else."""
     import pyarrow as pa
     from pyarrow import compute
 
-    found = pa.array(texts, pa.string()).cast(pa.decimal128(38, 6))
+    from simcore.graph.arrow import values_of
+
+    if not together.isascii():
+        raise ValueError(together)
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(together.encode())]
+    found = pa.Array.from_buffers(pa.string(), len(texts), buffers).cast(pa.decimal128(38, 6))
     whole = compute.cast(found, options=compute.CastOptions(pa.int64(), allow_decimal_truncate=True))
-    us = whole.to_numpy()
+    us = values_of(whole)
     millionths = np.frombuffer(found.buffers()[1], dtype="<i8")[::2]  # their lower halves
     ps = millionths - us * PS_PER_US  # modulo 2^64: less than one us is left
     return us - (ps < 0), ps + PS_PER_US * (ps < 0)
