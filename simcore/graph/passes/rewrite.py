@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from simcore.graph.flatten import StreamOrder, play_edges
+from simcore.graph.flatten import play_edges
 from simcore.graph.graph import Graph
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpTable, Strings
 from simcore.records import dataclass
@@ -187,28 +187,45 @@ def _wait_targets(graph: Graph, moves: _Moves) -> IntArray:
 
 
 def _external_backs(graph: Graph, moves: _Moves) -> IntArray:
-    """``ext_back`` of each edge, recounted over the ops that remain.  See Note [Positions]."""
-    edges = graph.edges
+    """``ext_back`` of each edge, recounted over the ops that remain.  See Note [Positions].
+
+    Programs are not played out: of each instance of a template it is enough to know how many ops each stream
+    has had before it, of all and of those that remain.
+    """
+    edges, codes = graph.edges, graph.ops.stream.codes
     outside = np.flatnonzero(edges.src < 0)
     back = edges.ext_back.copy()
     if not len(outside):
         return back
+    assert (codes[moves.anchor] == codes).all(), "an op is fused with one of another stream"
+    streams = [np.flatnonzero(codes == code) for code in range(len(graph.ops.stream.values))]
+    code_of = {name: code for code, name in enumerate(graph.ops.stream.values)}
+    stream_of = np.array([code_of.get(name, -1) for name in edges.ext_stream.values])[edges.ext_stream.codes]
+    template_of = np.searchsorted(graph.template_start, edges.dst, side="right") - 1
     fewest = np.full(len(edges), np.iinfo(np.int64).max, dtype=np.int64)
-    for program in graph.programs:
-        flat = graph.flat_ops(program)
-        src, _, edge, instance = play_edges(graph, flat, outside)
-        order = StreamOrder.of(graph, flat)
-        kept_before = np.concatenate([[0], np.cumsum(moves.kept[flat.row[order.flat]])])
-        stands_for = src + moves.anchor[flat.row[src]] - flat.row[src]
-        codes = graph.ops.stream.codes[flat.row[src]]
-        # Ops of that stream issued before the instance began, counted in stream order.
-        begun = np.empty(len(src), dtype=np.int64)
-        for code in np.unique(codes):
-            mine = codes == code
-            ops = order.flat[order.start[code] : order.start[code + 1]]
-            begun[mine] = order.start[code] + np.searchsorted(ops, flat.first[instance[mine]])
-        newer = kept_before[begun] - kept_before[order.position[stands_for]] - 1
-        np.minimum.at(fewest, edge, newer)
+    for code in np.unique(stream_of[outside]).tolist():
+        rows = streams[code] if code >= 0 else np.zeros(0, dtype=np.int64)
+        first = np.searchsorted(rows, graph.template_start)  # of each template, among the stream's rows
+        kept = np.concatenate([[0], np.cumsum(moves.kept[rows])])
+        asking = outside[stream_of[outside] == code]
+        by_template = [asking[template_of[asking] == number] for number in range(len(first) - 1)]
+        for program in graph.programs:
+            played = program.template
+            before = np.concatenate([[0], np.cumsum(np.diff(first)[played])])
+            remain = np.concatenate([[0], np.cumsum(np.diff(kept[first])[played])])
+            for number in dict.fromkeys(played.tolist()):
+                asks, instances = by_template[number], np.flatnonzero(played == number)
+                if not len(asks):
+                    continue
+                place = (before[instances] - 1)[:, None] - edges.ext_back[asks]
+                if (place < 0).any():
+                    play_edges(graph, graph.flat_ops(program), outside)  # says which op is missing
+                home = np.searchsorted(before, place, side="right") - 1
+                row = rows[place - before[home] + first[played[home]]]
+                stands_for = np.searchsorted(rows, moves.anchor[row])
+                at = remain[home] + kept[stands_for] - kept[first[played[home]]]
+                newer = remain[instances][:, None] - at - 1
+                fewest[asks] = np.minimum(fewest[asks], newer.min(axis=0))
     used = fewest < np.iinfo(np.int64).max
     back[used] = np.maximum(fewest[used], 0)
     return back
