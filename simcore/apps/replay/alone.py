@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.apps.replay.categories import CATEGORIES, categories
+from simcore.apps.replay.tiles import unrecorded_launch
 from simcore.cost.demand import Demands, RecordedCost
 from simcore.engine.sequence import Demand
 from simcore.graph.ops import IntArray, OpTable
@@ -223,11 +224,14 @@ class SharedGpu:
             start = start_cost_ps(recorded, known, self._gpu)
             kinds = categories(recorded)
             for op in np.flatnonzero(known).tolist():
-                found = demand_alone(
-                    int(alone[op]), start, CATEGORIES[int(kinds[op])], int(recorded.blocks[op]),
-                    int(recorded.blocks_per_sm[op]), self._gpu,
-                    recorded.launches.of(op) if recorded.launches is not None else None, recorded.moved(op),
+                kind, moved = CATEGORIES[int(kinds[op])], recorded.moved(op)
+                launch = (
+                    int(recorded.blocks[op]), int(recorded.blocks_per_sm[op]),
+                    recorded.launches.of(op) if recorded.launches is not None else None,
                 )  # fmt: skip
+                if not launch[0]:
+                    launch = unrecorded_launch(recorded.name[op], kind, int(alone[op]), moved[1], self._gpu)
+                found = demand_alone(int(alone[op]), start, kind, *launch[:2], self._gpu, launch[2], moved)
                 at = row[op]
                 demands.sm_ps[at], demands.blocks[at], demands.blocks_per_sm[at] = found[:3]
                 demands.hbm_bytes[at], demands.fixed_ps[at] = found[3:5]

@@ -49,6 +49,7 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"|tril|arange|memcpy|quant",
         ),
         ("embedding", r"adagrad"),
+        ("gemm/conv", r"custom-call"),  # XLA's calls of libraries, cuBLAS first of all
     )
 )
 

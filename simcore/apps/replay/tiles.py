@@ -1,4 +1,4 @@
-"""Thread blocks of recorded products that have a tile of the output.
+"""Thread blocks of recorded products that have a tile of the output, and of those whose grid nobody recorded.
 
 CUTLASS's kernels, cuBLAS's among them, walk over the output in strips of up to eight tiles and launch whole
 strips: blocks beyond the output end at once (GemmIdentityThreadblockSwizzle, NVIDIA/cutlass
@@ -8,6 +8,7 @@ include/cutlass/gemm/threadblock/threadblock_swizzle.h).  So a grid may have a t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Final
@@ -17,6 +18,10 @@ import numpy as np
 from simcore.cost.framework_op import kernel_of_op
 from simcore.cost.gemm import gemm_dims
 from simcore.graph.ops import IntArray
+from simcore.hardware.sm import ThreadBlock, load_sm
+from simcore.hardware.specs import GpuSpec
+from simcore.tables import names
+from simcore.units import PS_PER_S
 from workloads.imports.recorded import RecordedOps
 
 #: "cutlass_80_tensorop_s1688gemm_64x128_32x3_nt_align4": tiles of 64 columns and 128 rows, as torch has them.
@@ -24,6 +29,18 @@ _TILE: Final = re.compile(r"cutlass_\w*gemm_(?:\w+?_)?(\d{2,3})x(\d{2,3})_")
 #: (tiles of a row from which on, width of a strip)
 _STRIPS: Final = ((6, 8), (3, 4), (2, 2))
 _PRODUCTS: Final = ("gemm", "bgemm")
+_PRODUCT: Final = "gemm/conv"
+
+#: The largest tile of cuBLAS's products for tensor cores, elements of two bytes.
+_LARGE_TILE: Final = 128 * 256
+_ELEMENT_BYTES: Final = 2
+#: Scratch that XLA passes to cuBLAS as a result: what cuBLAS recommends (its manual, cublasSetWorkspace).
+_SCRATCH_BYTES: Final[Mapping[str, int]] = {"volta": 4 << 20, "ampere": 4 << 20}
+_SCRATCH_LATER_BYTES: Final = 32 << 20
+#: A product of which nothing but its time is known is as deep as small language models are wide, and has
+#: tiles by the dozen: sizes are powers of two.
+_USUAL_DEPTH: Final = 2048
+_DOZENS: Final = 32
 
 
 def tiles_of(name: str, blocks: int, m: int, n: int, batch: int) -> int:
@@ -53,6 +70,27 @@ def recorded_tiles(ops: RecordedOps) -> IntArray:
         if told is not None:
             tiles[op] = tiles_of(ops.name[op], int(ops.blocks[op]), *told)
     return tiles
+
+
+def unrecorded_launch(
+    name: str, kind: str, time_ps: int, written_bytes: int, gpu: GpuSpec
+) -> tuple[int, int, ThreadBlock | None]:
+    """Blocks, blocks per SM and a block of a product of a library that XLA calls and whose grid nobody
+    recorded; (0, 0, None) for any other kernel.
+
+    ``kind`` is its category.  Its result says how many tiles there are; where that is not recorded either
+    they are as many as its time alone leaves for waves of large tiles.
+    """
+    if kind != _PRODUCT or "custom-call" not in name:
+        return 0, 0, None
+    generation = gpu.table("sm")
+    block = load_sm(generation).large_tile() if generation in names("hardware_profiles", "sm") else None
+    scratch = _SCRATCH_BYTES.get(gpu.generation, _SCRATCH_LATER_BYTES) if "cublas" in name else 0
+    if written_bytes > scratch:
+        return ceil((written_bytes - scratch) / (_ELEMENT_BYTES * _LARGE_TILE)), 1, block
+    flops = gpu.peak_flops.get("bf16", gpu.peak_flops.get("fp16", 0.0)) * gpu.gemm_efficiency / gpu.num_sms
+    waves = round(time_ps / PS_PER_S * flops / (2 * _LARGE_TILE * _USUAL_DEPTH))
+    return max(1, waves) * max(1, gpu.num_sms // _DOZENS) * _DOZENS, 1, block
 
 
 @lru_cache(maxsize=1 << 12)

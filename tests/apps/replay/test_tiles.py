@@ -2,7 +2,8 @@
 
 import pytest
 
-from simcore.apps.replay.tiles import recorded_tiles, tiles_of
+from simcore.apps.replay.tiles import recorded_tiles, tiles_of, unrecorded_launch
+from simcore.hardware import load_cluster
 from tests.imports.traces import framework_call, launched, write
 from workloads.imports import import_traces
 
@@ -39,3 +40,22 @@ def test_tiles_of_a_recording(tmp_path):
     ]
     job = import_traces([write(tmp_path / "t.json", events)])
     assert recorded_tiles(job.ranks[0].recorded).tolist() == [176, 256]
+
+
+@pytest.mark.parametrize(
+    "cluster, name, time_us, written_bytes, blocks",
+    [
+        # [8192, 3072] bf16 behind 4 MiB of scratch: 64 x 12 tiles of 128 x 256.
+        ("a100-8", "__cublas$gemm custom-call.2", 162, 8192 * 3072 * 2 + (4 << 20), 768),
+        ("h100-8", "__cublas$lt$matmul custom-call.2", 99, 8192 * 3072 * 2 + (32 << 20), 768),
+        # Nothing but a time: a wave of H100's is 2 * 128 * 256 * 2048 * 132 / (989.4e12 * 0.78) = 23.0 us.
+        ("h100-8", "custom-call.38.0", 32, 0, 128),
+        ("h100-8", "custom-call.36.0", 225, 0, 10 * 128),
+        ("h100-8", "gemm_fusion_dot.467", 48, 12_582_912, 0),
+    ],
+)  # fmt: skip
+def test_products_of_a_library_without_a_grid(cluster, name, time_us, written_bytes, blocks):
+    gpu = load_cluster(cluster, {}).gpu
+    found = unrecorded_launch(name, "gemm/conv", time_us * 1_000_000, written_bytes, gpu)
+    assert found[:2] == (blocks, 1 if blocks else 0)
+    assert unrecorded_launch(name, "attention", time_us * 1_000_000, written_bytes, gpu) == (0, 0, None)

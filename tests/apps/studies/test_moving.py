@@ -70,12 +70,12 @@ def test_what_holds_its_sms_to_the_end():
     assert (waits.num_sms, waits.draw, rest) == (1, 0.0, [])
 
 
-@pytest.mark.parametrize("shortest_us, sms", [(7, 0), (9, 16), (350, 24)])
+@pytest.mark.parametrize("shortest_us, sms", [(7, 0), (8, 1), (9, 1), (350, 24)])
 def test_a_collective_without_a_size_is_as_large_as_fits_its_shortest_recording(shortest_us, sms):
     channels = Channels(load_cluster("h100-8", {}), 1.0)
     gather = Neighbour(0, 5_000 * US, 0, "all_gather", 0, 4, shortest_ps=shortest_us * US)
     (held,) = channels.holdings(gather, PHYSICS)
-    assert held.num_sms == sms
+    assert held.num_sms == sms  # 8 KiB take 7.7 us, 256 KiB 9.0: not told apart, so one channel
     # Recorded blocks need no size.
     (held,) = channels.holdings(replace(gather, blocks=7), PHYSICS)
     assert held.num_sms == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from simpy.events import Event, Timeout
@@ -29,6 +30,7 @@ from workloads.imports.collective_names import graph_collective
 FOREVER_PS: Final = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
 
 _MOST_EXPONENT: Final = 40  # of two: bytes of a collective
+_TELLING: Final = 0.9  # sizes whose times differ by less are not told apart
 _LARGE: Final = 1 << 30  # bytes that move at a collective's full rate
 _LITTLE: Final = 1e-12  # bytes/ps of HBM: that data moves is known, not how much of it passes HBM
 
@@ -70,7 +72,8 @@ PHYSICS: Final = Physics()
 class Beside:
     """A kernel that lasts ``alone_ps`` by itself, and the communication beside it.
 
-    Arguments as those of :func:`demand_alone`; ``channels`` knows NCCL on the cluster.
+    Arguments as those of :func:`demand_alone`; ``channels`` knows NCCL on the cluster.  ``guessed``: nobody
+    recorded ``blocks``.
     """
 
     alone_ps: int
@@ -82,6 +85,7 @@ class Beside:
     moved: tuple[int, int]
     neighbours: tuple[Neighbour, ...]
     channels: Channels
+    guessed: bool = False
 
     def demand(self, physics: Physics = PHYSICS) -> Demand:
         """What the kernel asks of the GPU."""
@@ -93,6 +97,10 @@ class Beside:
             ),
         )  # fmt: skip
         return found if physics.partners else (*found[:6], min(found[6], 1))
+
+    def told(self) -> Beside:
+        """The kernel with nothing but what is recorded of it."""
+        return replace(self, blocks=0, block=None, guessed=False) if self.guessed else self
 
     def holdings(self, physics: Physics = PHYSICS) -> tuple[Holding, ...]:
         """What communication holds of the GPU, and when."""
@@ -156,20 +164,21 @@ class Channels:
     def plan_of(self, one: Neighbour) -> CollectivePlan | None:
         """What NCCL does for a recorded collective; None where neither size nor blocks tell that.
 
-        What has neither is as large as fits into its shortest recording: powers of two.
+        What has neither is as large as fits into its shortest recording: powers of two, of sizes that take
+        as long to within a tenth the least.
         """
         size = min(one.group_size, self._num_gpus)
         if size <= 1:
             return None
         if one.num_bytes > 0 or one.blocks:
             return self.plan(one.collective, one.num_bytes, size) if one.num_bytes > 0 else None
-        best = None
+        fits: list[CollectivePlan] = []
         for exponent in range(_MOST_EXPONENT):
             plan = self.plan(one.collective, 1 << exponent, size)
             if plan is None or plan.alone_ps > one.shortest_ps:
                 break
-            best = plan
-        return best
+            fits.append(plan)
+        return next((plan for plan in fits if plan.alone_ps >= _TELLING * fits[-1].alone_ps), None)
 
     def plan(self, collective: str, num_bytes: int, size: int) -> CollectivePlan | None:
         """What NCCL would do among so many GPUs; None where it cannot."""

@@ -55,7 +55,9 @@ def copied_rows(folder: Path) -> tuple[list[BesideRow], list[dict[str, Any]]]:
         predicted = time_beside(left, _demand(cost, kernel, alone_ps), alone_ps, held)
         size = columns["in_shapes"] or f"{columns['bytes']} bytes"
         trace = f"{name} {kernel.op_class} {size}"
-        return BesideRow(line - 2, trace, "good", kernel.op_class, alone, beside, predicted / PS_PER_US)
+        return BesideRow(
+            line - 2, trace, gpu.name, "good", kernel.op_class, alone, beside, predicted / PS_PER_US
+        )
 
     return read_rows(folder / "overlap.csv", "kernel beside a copy", _COLUMNS, row)
 

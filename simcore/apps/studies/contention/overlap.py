@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from simcore.apps.replay.categories import OTHER, category
+from simcore.apps.replay.tiles import unrecorded_launch
 from simcore.apps.studies.contention.beside import FOREVER_PS, Beside, Channels
 from simcore.apps.studies.contention.copied import copied_rows
 from simcore.apps.studies.contention.pairs import Neighbour
 from simcore.apps.studies.contention.rows import BesideRow
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster, named_board
+from simcore.hardware.boards import boards
 from simcore.hardware.sm import ThreadBlock, load_sm
 from simcore.outside import csv_rows
 from simcore.units import PS_PER_US
@@ -66,6 +69,9 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
     blocks = _product(columns.get("grid", ""))
     occupancy = load_sm(gpu.table("sm")).fit(launch) if launch is not None else 1
     alone_ps = round(alone * PS_PER_US)
+    moved = _moved(columns)
+    if not blocks:
+        blocks, occupancy, launch = unrecorded_launch(columns["kernel"], kind, alone_ps, moved[1], gpu)
     # Where in the collective it ran no row tells: neither in its first nor in its last moments.
     neighbour = Neighbour(
         -FOREVER_PS, FOREVER_PS, _product(columns.get("comm_grid", "")),
@@ -81,12 +87,13 @@ def _row(number: int, columns: Mapping[str, str], boards: _Boards) -> BesideRow:
         blocks,
         occupancy,
         launch,
-        _moved(columns),
+        moved,
         (neighbour,),
         channels,
+        guessed=not _product(columns.get("grid", "")),
     )
     return BesideRow(
-        number, columns.get("trace", ""), columns.get("quality", ""), kind, alone, recorded,
+        number, columns.get("trace", ""), gpu.name, columns.get("quality", ""), kind, alone, recorded,
         beside.time_ps() / PS_PER_US, beside,
     )  # fmt: skip
 
@@ -95,7 +102,8 @@ class _Boards:
     """Clusters, and NCCL's channels on them, by what rows call their GPU.
 
     Where the name leaves the memory open, the board with the least bandwidth that the rows of the trace do
-    not exceed is taken.
+    not exceed is taken; where there is no name, the most usual board with as many SMs as the row's
+    ``num_sms`` or, as a profiler of PyTorch says it, its blocks over those on each SM.
     """
 
     def __init__(self, table: Sequence[Mapping[str, str]], cluster: str | None) -> None:
@@ -113,7 +121,10 @@ class _Boards:
 
     def of(self, columns: Mapping[str, str]) -> tuple[ClusterSpec, Channels]:
         """The cluster of a row.  InputError for a GPU without a profile."""
-        key = columns["gpu"], columns.get("trace", "")
+        gpu = columns["gpu"]
+        if named_board(gpu) is None and self._cluster is None:
+            gpu = _usual_board(_whole(columns, "num_sms") or _sms_of_grid(columns)) or gpu
+        key = gpu, columns.get("trace", "")
         found = self._known.get(key)
         if found is None:
             spec = self._named(*key)
@@ -134,6 +145,27 @@ class _Boards:
         else:
             name = board.cluster
         return load_cluster(f"{name}-{load_cluster(name).gpus_per_node}", {})
+
+
+def _sms_of_grid(columns: Mapping[str, str]) -> int:
+    """SMs by a row's blocks and blocks on each SM; 0 where it does not tell."""
+    try:
+        per_sm = float(columns.get("blocks_per_sm") or 0)
+    except ValueError:
+        return 0
+    blocks = _product(columns.get("grid", ""))
+    return round(blocks / per_sm) if per_sm > 0 else 0
+
+
+@cache
+def _usual_board(num_sms: int) -> str:
+    """The last board of so many SMs, since those that are more special come first; empty without any."""
+    found = ""
+    for board in boards():
+        if num_sms and board.cluster and not board.stands_in:
+            gpu = load_cluster(board.cluster).gpu
+            found = gpu.name if gpu.num_sms == num_sms else found
+    return found
 
 
 def _time(columns: Mapping[str, str], name: str) -> float:

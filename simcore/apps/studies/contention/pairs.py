@@ -4,8 +4,10 @@ Note [The same kernel]
 Two recorded kernels are the same when name, grid and (where recorded) input shapes agree.  Of those, the ones
 at the same place of another step are taken for the time alone; where that place was never undisturbed, those
 with the same kernels before and after them (layers repeat), or else of the same recorded shapes, provided
-that they agree among themselves.  A kernel is compared when nothing but communication ran beside it: what
-two compute kernels do to each other is another question.
+that they agree among themselves.  Where the kernel two places away is the same with another grid the layer
+has another size: so the first convolution of a ResNet's stage, twice as deep as the others.
+A kernel is compared when nothing but communication ran beside it: what two compute kernels do to each other
+is another question.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ MAX_SPREAD = 0.15
 MIN_COVERED = 0.5
 
 _Key = tuple[int, int, str]
-_Context = tuple[_Key, tuple[int, int], tuple[int, int]]
+_Launch = tuple[int, int]  # a kernel's name and grid
+_Context = tuple[_Key, _Launch, _Launch]
+_Further = tuple[_Launch, _Launch]  # two places before and after
 
 
 @dataclass(frozen=True)
@@ -136,31 +140,30 @@ def _of_rank(rank: ImportedRank, world_size: int, shortest_ps: Mapping[str, int]
     beside_comm, beside_other = overlapped(ops, ops.is_comm), overlapped(ops, ~ops.is_comm)
     computes = ops.is_kernel & ~ops.is_comm & (length > 0)
     by_place: dict[tuple[_Key, int], list[int]] = defaultdict(list)
-    by_context: dict[_Context, list[int]] = defaultdict(list)
+    by_context: dict[_Context, list[tuple[int, _Further]]] = defaultdict(list)
     by_key: dict[_Key, list[int]] = defaultdict(list)
-    placed: list[tuple[int, int, _Context, int]] = []  # op, step, key with context, place
+    placed: list[tuple[int, int, _Context, _Further, int]] = []  # op, step, key with context, place
     for step, members in zip(rank.steps, rank.step_ops, strict=True):
         seen: dict[_Key, int] = defaultdict(int)
         kernels_of_step = members[computes[members]].tolist()
-        around = [
-            (-1, -1),
-            *((int(ops.name.codes[op]), int(ops.blocks[op])) for op in kernels_of_step),
-            (-1, -1),
-        ]
+        edge = [(-1, -1)] * 2
+        launches = [(int(ops.name.codes[op]), int(ops.blocks[op])) for op in kernels_of_step]
+        around = [*edge, *launches, *edge]
         for number, op in enumerate(kernels_of_step):
-            key = *around[number + 1], _shape(ops, op)
-            context = key, around[number], around[number + 2]
+            key = *launches[number], _shape(ops, op)
+            context = key, around[number + 1], around[number + 3]
+            further = around[number], around[number + 4]
             place = seen[key]
             seen[key] += 1
             if not beside_comm[op] and not beside_other[op]:
                 by_place[key, place].append(int(length[op]))
-                by_context[context].append(int(length[op]))
+                by_context[context].append((int(length[op]), further))
                 by_key[key].append(int(length[op]))
             elif beside_comm[op]:
-                placed.append((op, step.number, context, place))
+                placed.append((op, step.number, context, further, place))
     kernels, unmatched, others = [], 0, 0
     longest = int(length.max(initial=0))
-    for op, step_number, context, place in placed:
+    for op, step_number, context, further, place in placed:
         if beside_other[op]:
             others += 1
             continue
@@ -170,7 +173,9 @@ def _of_rank(rank: ImportedRank, world_size: int, shortest_ps: Mapping[str, int]
             continue
         alone = by_place.get((context[0], place))
         if not alone:
-            alone = by_context.get(context) or (by_key.get(context[0], []) if context[0][2] else [])
+            alone = [time for time, other in by_context.get(context, ()) if _one_size(other, further)]
+            if not alone and context[0][2]:
+                alone = by_key.get(context[0], [])
             if not alone or _spread(alone) > MAX_SPREAD:
                 unmatched += 1
                 continue
@@ -184,6 +189,10 @@ def _of_rank(rank: ImportedRank, world_size: int, shortest_ps: Mapping[str, int]
         )  # fmt: skip
     noise = [pair for times in by_place.values() for pair in _differences(times)]
     return Pairs(tuple(kernels), tuple(noise), unmatched, others, int(length[computes].sum()))
+
+
+def _one_size(one: _Further, other: _Further) -> bool:
+    return all(a[0] != b[0] or a[1] == b[1] for a, b in zip(one, other, strict=True))
 
 
 def _shape(ops: RecordedOps, op: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from simcore.apps.progress import say
 from simcore.apps.replay.alone import shortest_ps
 from simcore.apps.replay.levels import recorded_cluster
+from simcore.apps.replay.tiles import unrecorded_launch
 from simcore.apps.studies.contention.beside import Beside, Channels
 from simcore.apps.studies.contention.pairs import OverlappedKernel, Pairs, overlapped_kernels
 from simcore.apps.studies.contention.transfers import transfers
@@ -53,11 +54,12 @@ class ContentionRow:
 class BesideRow:
     """A row of a table of kernels alone and beside communication, numbered from 0; times in us.
 
-    ``beside`` is None where a cost model says what the kernel asks for.
+    ``gpu`` is whose profile predicts; ``beside`` is None where a cost model says what the kernel asks for.
     """
 
     id: int
     trace: str
+    gpu: str
     quality: str
     category: str
     alone_us: float
@@ -164,10 +166,20 @@ def _progress(name: str) -> Callable[[int, int], None]:
 
 
 def _row(kernel: OverlappedKernel, start_ps: int, channels: Channels) -> ContentionRow:
+    launch = kernel.blocks, kernel.blocks_per_sm, kernel.block
+    if not kernel.blocks:
+        written = kernel.moved[1]
+        launch = unrecorded_launch(kernel.name, kernel.category, kernel.alone_ps, written, channels.gpu)
     beside = Beside(
-        kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, kernel.block,
-        kernel.moved, kernel.neighbours, channels,
-    )  # fmt: skip
+        kernel.alone_ps,
+        start_ps,
+        kernel.category,
+        *launch,
+        kernel.moved,
+        kernel.neighbours,
+        channels,
+        guessed=launch[0] > kernel.blocks,
+    )
     weighted = 0.0
     for part in beside.holdings():
         shared = min(part.end_ps, kernel.recorded_ps) - max(part.begin_ps, 0)
