@@ -29,7 +29,7 @@ LAST_PS = 1 << 62
 _LAST: Final = EventPriority(NORMAL + 1)
 
 Progress = Callable[[int], None]
-_REPORT_EVERY = 1 << 14  # events between two progress reports
+_REPORT_EVERY = 1 << 12  # events between two progress reports
 
 
 @contextmanager

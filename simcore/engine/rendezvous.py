@@ -96,6 +96,7 @@ class Communicators:
         self._network = network
         self._clock = clock
         self._made: dict[tuple[int, int], Communicator] = {}
+        self._companies: dict[CollectivePlan, frozenset[int]] = {}
 
     def place(self, rank: int, call: Call) -> Membership:
         """Where a call of ``rank`` belongs.  GraphError when nobody is at the other end."""
@@ -111,10 +112,17 @@ class Communicators:
         """The representatives that meet in a call of one of them, over links that are theirs alone; nobody
         where it takes other links.
         """
-        company = frozenset(self._met(rank, call))
-        ports = set().union(*(self._quotient.ports(other) for other in company))
-        links = self.of(rank, call).plan(call).links if company else ()
-        return company if all(use.link in ports for use in links) else frozenset()
+        met = self._met(rank, call)
+        if not met:
+            return frozenset()
+        plan = self.of(rank, call).plan(call)
+        found = self._companies.get(plan)
+        if found is None:
+            company = frozenset(met)
+            ports = set().union(*(self._quotient.ports(other) for other in company))
+            is_theirs = all(use.link in ports for use in plan.links)
+            found = self._companies[plan] = company if is_theirs else frozenset()
+        return found
 
     def _met(self, rank: int, call: Call) -> tuple[int, ...]:
         receives = call.kind is OpKind.RECV

@@ -68,6 +68,9 @@ class Aid:
         """Who answers for stretches of the rank's stream, if anybody does."""
         return None
 
+    def watch(self, ranks: Sequence[Rank], events: int) -> None:
+        """The job is being played, ``events`` have happened: called from time to time, may raise."""
+
     def end(self, ranks: Sequence[Rank], network: FluidNetwork | None) -> None:
         """The job has been played."""
 
@@ -194,8 +197,13 @@ class _Job:
             from simcore.engine.packets import fit_packets
 
             fit_packets(packet, ranks)
-        progress = self.progress
-        events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
+        share_done = _share_done(ranks, self.progress)
+
+        def look(events: int) -> None:
+            self.aid.watch(ranks, events)
+            share_done()
+
+        events = clock.drain(look)
         if any(rank.is_stuck for rank in ranks):
             raise deadlock(graph, ranks, parts.class_of)
         return _Played(self, ranks, parts, events + self.aid.num_events, fluid, packet)
@@ -311,10 +319,11 @@ class _Tapes:
         return tape
 
 
-def _share_done(ranks: list[Rank], progress: Callable[[float], None]) -> Callable[[int], None]:
+def _share_done(ranks: list[Rank], progress: Callable[[float], None] | None) -> Callable[[], None]:
     total = max(1, sum(rank.tape.num_items for rank in ranks))
 
-    def report(_: int) -> None:
-        progress(sum(sum(rank.done) for rank in ranks) / total)
+    def report() -> None:
+        if progress is not None:
+            progress(sum(sum(rank.done) for rank in ranks) / total)
 
     return report

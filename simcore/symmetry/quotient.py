@@ -46,6 +46,8 @@ class Quotient:
         self._planner = planner
         fabric = Fabric(topology, len(parts.class_of))
         self._own_ports = fabric.own[fabric.gpu]
+        self._owner = np.full(len(topology.links.bytes_per_s), -1, dtype=np.int64)  # of each link: a rank
+        self._owner[self._own_ports] = np.arange(len(self._own_ports))[:, None]
         self._number = {(r.group, r.delta): number for number, r in enumerate(parts.relations)}
         self._ends = [_ends(relation, len(parts.class_of)) for relation in parts.relations]
         self._loads = _shared_loads(parts)
@@ -114,7 +116,7 @@ class Quotient:
         for rank, instance in self._arrivals[place.relation][place.group_class]:
             ranks = tuple(relation.members[instance].tolist())
             loads = LinkUses.of(self._planned(relation, ranks, collective, num_bytes).links)
-            mine = np.isin(loads.link, self._own_ports[rank])
+            mine = self._owner[loads.link] == rank
             for link, weight in zip(loads.link[mine].tolist(), loads.weight[mine].tolist(), strict=True):
                 uses[link].append(weight)
         if (collective, num_bytes) not in relation.calls:

@@ -120,7 +120,7 @@ def test_many_short_repetitions_are_not_worth_trying_with_fewer():
     assert few(jobs.pipeline(one_f_one_b(16, 60), tp=1, dp=1)) is None
 
 
-def test_replicas_whose_messages_have_further_to_go():
+def test_replicas_whose_messages_have_further_to_go(monkeypatch):
     # Three replicas on nodes 3 s + r of stage s; ten nodes to a leaf: the last message of the first stays on
     # its leaf (nodes 6 and 9), those of the others go through a spine (7 and 10, 8 and 11).  Each replica
     # repeats itself with a period of its own, until all reduce gradients.
@@ -128,6 +128,11 @@ def test_replicas_whose_messages_have_further_to_go():
     where = Topology(load_cluster("h100", {"cluster.num_nodes": "12", "cluster.nodes_per_leaf": "10"}))
     quick = both(graph, where)
     assert quick.answered.steady
+    # The job is played twice.  Looked at more often, the first time is given up once the replicas' paces are
+    # known: when the pipeline is full, that is, not when it has drained.
+    monkeypatch.setattr("simcore.clock._REPORT_EVERY", 32)
+    events = both(graph, where).engine_events
+    assert 0.5 * quick.engine_events < events < 0.9 * quick.engine_events
     last_stages = [quick.times_of(8 * node) for node in (9, 10)]
     flat = graph.flat_ops(graph.programs[graph.program_of_rank[72]])
     (reduces,) = np.flatnonzero(graph.ops.group.equals("dp")[flat.row])

@@ -76,7 +76,8 @@ class Solos(Shared):
         if not cells.chains:
             return None
         local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
-        return Solo(self, rank, cells, local, sorted(ranks))
+        by_itself = frozenset(call for call, company in companies.items() if len(company) == 1)
+        return Solo(self, rank, cells, local, by_itself, sorted(ranks))
 
 
 def _company(tape: Tape, rank: int, companies: Mapping[Call, frozenset[int]]) -> frozenset[int]:

@@ -15,7 +15,7 @@ Note [Catching up]
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simcore.clock import Movable
@@ -40,11 +40,18 @@ _TRIALS: Final = 50
 class Solo:
     """Cells of one rank: who answers for stretches of its main stream.
 
+    ``calls`` are those of its local streams, ``alone`` all in which it meets nobody, ``ranks`` its company.
     ``by_itself``: item of that stream from which a cell is played event by event, -1: none.
     """
 
     def __init__(
-        self, shared: Shared, rank: Rank, cells: Cells, calls: Sequence[Call], ranks: Sequence[int]
+        self,
+        shared: Shared,
+        rank: Rank,
+        cells: Cells,
+        calls: Sequence[Call],
+        alone: Collection[Call],
+        ranks: Sequence[int],
     ) -> None:
         self.rank = rank
         self.streams = cells.streams
@@ -54,6 +61,7 @@ class Solo:
         self.shared = shared
         self.company = shared.company(rank, ranks)
         self._is_first = ranks[0] == rank.number
+        self._alone = alone
         self._bookings = Bookings()
         self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
         self._known: dict[tuple[Pattern, Share], tuple[ChainTimes, tuple[Link, ...]]] = {}
@@ -141,13 +149,10 @@ class Solo:
             routes = [self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.calls]
             links = dict.fromkeys(link for route in routes for link, _, _ in route.uses)
             # What moves is told by one of those who meet.
-            told = [self._is_first or self._is_alone(call) for call in pattern.calls]
+            told = [self._is_first or call in self._alone for call in pattern.calls]
             numbers = [route.number if one else UNTOLD for route, one in zip(routes, told, strict=True)]
             found = self._used[pattern] = tuple(numbers), tuple(links)
         return found
-
-    def _is_alone(self, call: Call) -> bool:
-        return len(self.rank.communicators.company(self.rank.number, call)) == 1
 
 
 class Span(Movable):

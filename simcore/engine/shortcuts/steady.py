@@ -12,7 +12,8 @@ Note [Steady state]
     periods differ, because one replica's messages have further to go, all that is left out makes some of them
     later than the others, and what they do together later is another thing than in the shortened job.  It is
     then simulated once more, with these ranks beginning by so much later: what they do alone is the same,
-    later, and they meet as in the whole job.
+    later, and they meet as in the whole job.  The first time is given up as soon as it has told their paces
+    (:mod:`.pace`).
 
     The host runs ahead by a bounded number of launches, whatever a microbatch is.  When it launches in the
     whole job is worked out afterwards; where that is not when it did, shifted, the launch must have
@@ -42,6 +43,7 @@ import numpy.typing as npt
 from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
+from simcore.engine.shortcuts.pace import OutOfStepError, Pace
 from simcore.engine.shortcuts.repeated_times import PlayedRank, RepeatedRank, RepeatedTimes
 from simcore.engine.shortcuts.repeats import FEW, KEPT, few, shortened
 from simcore.engine.shortcuts.ties import parts_of
@@ -62,8 +64,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound=np.generic)
 _NEVER = np.iinfo(np.int64).max
 
-#: Simulates a graph whose classes of ranks begin at these times, ps (None: 0): the result, and their ties.
-Play = Callable[["Graph", "IntArray | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"]
+#: Simulates a graph whose classes of ranks begin at these times, ps (None: 0), their pace
+#: being watched: the result, and their ties.
+Play = Callable[
+    ["Graph", "IntArray | None", "Pace | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,33 +140,42 @@ def repeated(
         short, kept = shortened(graph), KEPT
     begin: IntArray | None = None
     events, was_late = 0, False
+    may_guess, is_guess = True, False  # when classes should begin
     while True:
         if short is None:
             return None
+        watch = Pace(short) if may_guess and begin is None else None
         try:
-            result, ties = play(short.graph, begin)
+            result, ties = play(short.graph, begin, watch)
+        except OutOfStepError as out:
+            begin, events = out.begin_ps, events + out.events
+            may_guess, is_guess = False, True
+            continue
         except SimcoreError:  # the whole job says it in its own words
             return None
         events += result.engine_events
+        late, found = 0, None
         try:
             found = steady_state(short, result, ties)
-        except SettledLateError as late:
-            if was_late or begin is not None:
-                return None
-            was_late, kept = True, kept + late.more
-            short = shortened(graph, kept)
-            continue
-        if found is None:
-            if kept >= KEPT or begin is not None:
-                return None
-            kept = KEPT
-            short = shortened(graph)
-            continue
-        if found.is_in_step(begin):
+        except SettledLateError as unsettled:
+            late = unsettled.more
+        if found is not None and found.is_in_step(begin):
             break
         if begin is not None:
+            if not is_guess:
+                return None
+            begin, is_guess = None, False
+        elif found is not None:
+            begin = found.begin_ps
+        elif late:
+            if was_late:
+                return None
+            was_late, kept = True, kept + late
+            short = shortened(graph, kept)
+        elif kept < KEPT:
+            kept, short = KEPT, shortened(graph)
+        else:
             return None
-        begin = found.begin_ps
         del result
     costs = host_costs_of(result.representatives)
     return whole_result(short, replace(result, engine_events=events), found, costs, begin, ties)
@@ -191,14 +205,11 @@ def steady_state(
         for c, (program, cut) in enumerate(zip(program_of, [one.cut for one in steady], strict=True))
     }
     parts = parts_of(ties, lambda c, tie: bool(used[program_of[c], steady[c].cut][tie.rows].any()))
-    joined = min(
-        (
-            int(result.times[c].ready_ps[np.isin(rows[c], tie.rows)].min(initial=_NEVER))
-            for c, of_class in enumerate(parts.joining)
-            for tie in of_class
-        ),
-        default=_NEVER,
-    )
+    joined = _NEVER
+    for c, of_class in enumerate(parts.joining):
+        if of_class:
+            joins = _marked(np.concatenate([tie.rows for tie in of_class]), len(graph.ops))
+            joined = min(joined, int(result.times[c].ready_ps[joins[rows[c]]].min(initial=_NEVER)))
     period = np.array([one.period_ps for one in steady], dtype=np.int64)
     since, until = np.zeros_like(period), np.full_like(period, joined)
     np.maximum.at(since, parts.of_class, [one.since_ps for one in steady])
