@@ -49,7 +49,7 @@ QWEN = LLAMA.model_copy(
 SOFTWARE = SoftwareSpec(
     attention="flash", fused_gate_up=False, grad_accumulation_fusion=False, gradient_scaling=False,
     cross_entropy="loss_parallel", vocab_multiple=1, swiglu_fusion=False, rope_fusion=False,
-    rope_style="complex", gather_inputs_again=False, batch_first=True,
+    rope_style="complex", gather_inputs_again=False, batch_first=True, moe_weights_fp32=True,
 )  # fmt: skip
 CASES = {
     "fsdp": ParallelSpec(dp=8),

@@ -171,7 +171,11 @@ def _all_to_all(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
 
 def _saved(shard: Shard, rows: Tensor) -> int:
     """What the weights' gradients need: the experts' results, unless rows were weighted before them."""
-    return 0 if shard.software.moe_weighted_early else rows.num_bytes
+    return 0 if shard.software.moe_weighted_early else _weighed(shard, rows).num_bytes
+
+
+def _weighed(shard: Shard, rows: Tensor) -> Tensor:
+    return replace(rows, dtype="float32") if shard.software.moe_weights_fp32 else rows
 
 
 def _with_weights(shard: Shard, steps: Sequence[KernelLaunch]) -> list[KernelLaunch]:
@@ -315,9 +319,13 @@ def _sorting(
         return [compute(name, ins, outs, op_class="copy", module=module)]
     rows = max(*ins, *outs, key=lambda tensor: tensor.numel)
     index = "aten::index_select" if name == "moe_permute" else "aten::scatter_add_"
-    weighted = compute("aten::mul.Tensor", [rows], [rows], module=module)
+    wide = _weighed(shard, rows)
+    weighted = [compute("aten::mul.Tensor", [wide], [wide], module=module)]
+    if wide != rows:
+        cast = compute("aten::_to_copy", [rows], [wide], module=module)
+        weighted = [cast, *weighted, compute("aten::_to_copy", [wide], [rows], module=module)]
     # Its address and its value of each row that moves, whichever side has more rows.
     moved = compute(index, [rows], [rows], op_class="embedding_fwd", module=module)
     if shard.software.moe_weighted_early:
         return [moved]
-    return [moved, weighted] if name == "moe_permute" else [weighted, moved]
+    return [moved, *weighted] if name == "moe_permute" else [*weighted, moved]

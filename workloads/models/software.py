@@ -90,6 +90,7 @@ class SoftwareSpec(Frozen):
     ``moe_weighted_early``: rows are weighted before the experts' last product, whose output need not be kept
     (Megatron-Core since April 2025), by the kernel of SwiGLU where it is fused, and by that of squared ReLU
     with ``squared_relu_fusion`` (megatron/core/fusions/fused_weighted_squared_relu.py).
+    ``moe_weights_fp32``: rows that experts return are cast to fp32 for their weights, and kept so.
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
     ``moe_dispatcher``: how tokens reach their experts, see Note [Dispatch] of ``dispatch.py``.
     ``moe_permute_fusion``: one kernel sorts tokens by expert, else an index and a weighting.
@@ -182,6 +183,7 @@ class SoftwareSpec(Frozen):
     moe_router_fp32: bool = True
     moe_grouped_gemm: bool = True
     moe_weighted_early: bool = False
+    moe_weights_fp32: bool = False
     squared_relu_fusion: bool = False
     moe_launch_each: bool = False
     moe_fp8_padding: bool = False
