@@ -23,8 +23,9 @@ from workloads.models import ModelSpec
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
-from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.trace import trace_in
 
 SCRIPT = Path(__file__).parents[1] / "tracing/scripts/context.py"
 RANKS, SEQ = 4, 4096
@@ -41,12 +42,8 @@ Step = tuple[int, int, int, bool]
 
 
 @pytest.fixture(scope="module")
-def traced() -> Graph:
-    pytest.importorskip("torch")
-    from workloads.tracing.drive.trace import trace_in
-
-    with workers(1) as pool:
-        return trace_in(pool, ScriptJob(SCRIPT, (), world_size=RANKS))
+def traced(pool: WorkerPool) -> Graph:
+    return trace_in(pool, ScriptJob(SCRIPT, (), world_size=RANKS))
 
 
 def made() -> Graph:

@@ -19,7 +19,6 @@ stage does is the same, action by action and kernel by kernel; where they may di
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,9 @@ from tests.models.traced_cases import EAGER as SOFTWARE
 from tests.models.traced_cases import MODEL
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
-from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.trace import trace_in
 
 SCRIPT = Path(__file__).parents[1] / "tracing/scripts/llama_stages.py"
 STAGES, MICROBATCHES, SEQ = 2, 4, 128
@@ -59,15 +59,11 @@ Step = tuple[str, int, int] | tuple[str, str]
 
 
 @pytest.fixture(scope="module")
-def traced() -> Iterator[dict[str, Graph]]:
-    pytest.importorskip("torch")
-    from workloads.tracing.drive.trace import trace_in
-
-    with workers(1) as pool:
-        yield {
-            name: trace_in(pool, ScriptJob(SCRIPT, (name, str(chunks)), world_size=STAGES))
-            for name, (_, chunks) in CASES.items()
-        }
+def traced(pool: WorkerPool) -> dict[str, Graph]:
+    return {
+        name: trace_in(pool, ScriptJob(SCRIPT, (name, str(chunks)), world_size=STAGES))
+        for name, (_, chunks) in CASES.items()
+    }
 
 
 def made(name: str) -> Graph:

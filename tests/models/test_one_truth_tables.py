@@ -13,7 +13,6 @@ same order in all three, of the same bytes.  Where a trace and a description may
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from tests.tracing.against import run_really
 from workloads.jobs import complete
 from workloads.parallel.generate import generate
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in
 
@@ -83,12 +81,6 @@ def described(mode: str) -> Graph:
         "test", num_gpus=2, generation="ampere", domain_gpus=2,
     )  # fmt: skip
     return generate(job.model, job.parallel, job.training, job.software)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with workers(1) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""One set of worker processes for all tracing tests: importing torch and Megatron takes seconds."""
+"""One set of worker processes for all tests of Megatron jobs: importing torch and Megatron takes seconds."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from workloads.tracing.drive.rounds import workers
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[WorkerPool]:
+def megatron_pool() -> Iterator[WorkerPool]:
     """Workers with the fake device installed; skips where torch or megatron-core is missing."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # every optimizer imports it: half a second of each rank
 import torch.distributed as dist
 import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.experimental
 import torch.distributed.tensor.parallel
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook

@@ -7,7 +7,6 @@ reducer waits in C++, which no Python mode sees, so the place of its waits is ch
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from tests.tracing.against import events, run_really
 from workloads.tracing.drive import rank_run
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.record.templates import CutProgram
 
@@ -42,13 +40,6 @@ def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What rank 1 of the gloo processes did, by mode."""
     found = run_really(tmp_path_factory.mktemp("gloo"), SCRIPT, MODES)
     return {mode: ranks[1] for mode, ranks in found.items()}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker: the modes are traced one after the other."""
-    with workers(1) as running:
-        yield running
 
 
 def traced(pool: WorkerPool, mode: str) -> CutProgram:

@@ -32,15 +32,17 @@ HEADLINES = {
     ],
     ids=["1f1b", "interleaved", "overlap"],
 )
-def test_extending_equals_tracing_every_microbatch(pool: WorkerPool, case: MegatronGptJob) -> None:
+def test_extending_equals_tracing_every_microbatch(megatron_pool: WorkerPool, case: MegatronGptJob) -> None:
     first_ranks = [stage * case.tp * case.dp for stage in range(case.pp)]
     few = gpt_traces(
-        pool, case, [(rank, case.traced_microbatches(stage)) for stage, rank in enumerate(first_ranks)]
+        megatron_pool,
+        case,
+        [(rank, case.traced_microbatches(stage)) for stage, rank in enumerate(first_ranks)],
     )
     assert all(trace.num_microbatches < case.microbatches for trace in few)
     every = {
         trace.rank: trace.program
-        for trace in gpt_traces(pool, case, [(rank, case.microbatches) for rank in first_ranks])
+        for trace in gpt_traces(megatron_pool, case, [(rank, case.microbatches) for rank in first_ranks])
     }
     for trace in few:
         extended = extended_program(case, trace)
@@ -50,12 +52,12 @@ def test_extending_equals_tracing_every_microbatch(pool: WorkerPool, case: Megat
         assert extended.peak_memory() == every[trace.rank].peak_memory()
 
 
-def test_classes_stand_for_every_rank(pool: WorkerPool) -> None:
+def test_classes_stand_for_every_rank(megatron_pool: WorkerPool) -> None:
     case = job(layers=2, microbatches=7, precision="bf16", sequence_parallel=True, recompute="selective")
     report = TraceReport()
-    graph = trace_in(pool, case, report)
+    graph = trace_in(megatron_pool, case, report)
     assert (report.ranks_run, len(graph.programs), report.warnings) == ([0, 1, 2, 3], 4, [])
-    full = gpt_traces(pool, case, [(rank, case.microbatches) for rank in range(4)])
+    full = gpt_traces(megatron_pool, case, [(rank, case.microbatches) for rank in range(4)])
     for trace in full:
         program = graph.programs[int(graph.program_of_rank[trace.rank])]
         assert program.stage == case.stage_of(trace.rank)
@@ -63,7 +65,7 @@ def test_classes_stand_for_every_rank(pool: WorkerPool) -> None:
         assert program.memory.peak == trace.memory.static + trace.program.peak_memory()
 
 
-def test_sharded_optimizer_with_overlap(pool: WorkerPool) -> None:
+def test_sharded_optimizer_with_overlap(megatron_pool: WorkerPool) -> None:
     case = job(
         layers=2,
         tp=1,
@@ -75,7 +77,7 @@ def test_sharded_optimizer_with_overlap(pool: WorkerPool) -> None:
         overlap_param_gather=True,
     )
     report = TraceReport()
-    graph = trace_in(pool, case, report)
+    graph = trace_in(megatron_pool, case, report)
     assert report.warnings == [] and verify(graph) == []
     assert graph.groups["dp"].ranks_of(0) == (0, 1) and graph.groups["pp"].ranks_of(0) == (0, 2)
     ops = graph.ops
@@ -97,10 +99,12 @@ def test_sharded_optimizer_with_overlap(pool: WorkerPool) -> None:
         assert set(played) <= {-1, 0}
 
 
-def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_does_not_depend_on_the_hash_seed(
+    megatron_pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = job(layers=2)
     calls = [(2, 2)]
-    (here,) = gpt_traces(pool, case, calls)
+    (here,) = gpt_traces(megatron_pool, case, calls)
     monkeypatch.setenv("PYTHONHASHSEED", "12345")
     with workers(1, preparation=case.preparation()) as other:
         (there,) = gpt_traces(other, case, calls)
@@ -108,12 +112,12 @@ def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", HEADLINES)
-def test_committed_graph_is_what_tracing_gives(pool: WorkerPool, name: str) -> None:
+def test_committed_graph_is_what_tracing_gives(megatron_pool: WorkerPool, name: str) -> None:
     graph = load_graph(f"{CATALOG}/{name}")
     case = headline(**HEADLINES[name])
     assert graph.workload.command == case.command()
     rank = 40  # stage 5
-    (trace,) = gpt_traces(pool, case, [(rank, case.traced_microbatches(5))])
+    (trace,) = gpt_traces(megatron_pool, case, [(rank, case.traced_microbatches(5))])
     if trace.versions["torch"].split("+")[0] != graph.workload.versions["torch"].split("+")[0]:
         pytest.skip("another torch version may launch other kernels")
     extended = extended_program(case, trace)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,11 @@ from hypothesis import strategies as st
 
 from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.record.min_cut import minimum_cut
 
 SCRIPT = Path(__file__).parent / "scripts" / "compiled.py"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every model."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def kept_by_torch(name: str) -> int:

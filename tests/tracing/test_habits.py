@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,11 @@ import pytest
 
 from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
 
 COLUMNS = ("name", "op_class", "flops", "bytes_read", "bytes_written")
 SCRIPT = Path(__file__).parent / "scripts" / "habits.py"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def trace(pool: WorkerPool, habit: str, mail: Path, rank: int = 1, script: str = "habits") -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,11 @@ from simcore.errors import InputError
 from simcore.graph import Graph
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import TraceReport
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in
 
 SCRIPT = Path(__file__).parent / "scripts" / "host.py"
 LAYERS, WIDTH, VOCAB, BATCH, SEQ = 2, 64, 96, 3, 32  # of host.py
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def trace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from simcore.graph import Graph
 from tests.tracing.small_jobs import column
 from workloads.tracing.drive import rank_run
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 
 SCRIPT = Path(__file__).parent / "scripts" / "kernels.py"
@@ -44,14 +42,6 @@ from workloads.tracing.kernels import KernelCost, LaunchedKernel, register_launc
 def _(source, target, n, BLOCK):
     return LaunchedKernel([source], [target], KernelCost(flops=n))
 """
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def run(pool: WorkerPool, how: str, setup: Path | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,10 @@ import pytest
 from simcore.errors import InputError
 from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
 
 SCRIPT = Path(__file__).parent / "scripts" / "launches.py"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """Workers for both ranks."""
-    pytest.importorskip("torch")
-    with workers(2) as running:
-        yield running
 
 
 def run(pool: WorkerPool, how: str, mail: Path) -> Any:

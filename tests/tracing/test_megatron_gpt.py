@@ -26,8 +26,8 @@ def layer_flops() -> int:
     return (24 * S * B * H**2 + 4 * S**2 * B * H) // TP
 
 
-def test_flops_of_a_step_are_the_analytic_count(pool: WorkerPool) -> None:
-    last = trace(pool, 2).program  # stage 1 of 2, tensor-parallel rank 0: two layers and the logits
+def test_flops_of_a_step_are_the_analytic_count(megatron_pool: WorkerPool) -> None:
+    last = trace(megatron_pool, 2).program  # stage 1 of 2, tensor-parallel rank 0: two layers and the logits
     logits = 2 * S * B * H * V // TP
     forward = played(last, "fwd")
     backward = played(last, "bwd")
@@ -51,8 +51,8 @@ def test_flops_of_the_headline_jobs(name: str) -> None:
         assert int(graph.ops.flops[rows.start : rows.stop].sum()) == 8 * 953_482_739_712
 
 
-def test_collectives_with_full_recomputation(pool: WorkerPool) -> None:
-    program = trace(pool, 0).program
+def test_collectives_with_full_recomputation(megatron_pool: WorkerPool) -> None:
+    program = trace(megatron_pool, 0).program
     # Per layer: one all_reduce behind the attention projection and one behind the MLP, forward and again
     # when recomputed; backward two of the input gradients, asynchronous, hence on the communicator's stream.
     assert communication(played(program, "fwd")) == {
@@ -64,8 +64,8 @@ def test_collectives_with_full_recomputation(pool: WorkerPool) -> None:
     }
 
 
-def test_collectives_with_sequence_parallelism(pool: WorkerPool) -> None:
-    program = trace(pool, 0, sequence_parallel=True, recompute="none").program
+def test_collectives_with_sequence_parallelism(megatron_pool: WorkerPool) -> None:
+    program = trace(megatron_pool, 0, sequence_parallel=True, recompute="none").program
     # Per layer: all_gather before qkv and fc1, reduce_scatter behind the projection and fc2.
     # Behind the embedding an all_reduce: with learned positions Megatron sums first, then keeps its part.
     assert communication(played(program, "fwd")) == {
@@ -81,8 +81,8 @@ def test_collectives_with_sequence_parallelism(pool: WorkerPool) -> None:
     }
 
 
-def test_pipeline_exchange(pool: WorkerPool) -> None:
-    found = trace(pool, 0, microbatches=4)
+def test_pipeline_exchange(megatron_pool: WorkerPool) -> None:
+    found = trace(megatron_pool, 0, microbatches=4)
     steady = played(found.program, "exchange", microbatch=1)
     kinds = column(steady, "kind")
     assert kinds[-3:] == [OpKind.SEND, OpKind.RECV, OpKind.SYNC]
@@ -95,8 +95,8 @@ def test_pipeline_exchange(pool: WorkerPool) -> None:
     assert column(steady, "blocking")[-1] == 1 and column(steady, "stream")[-1] == ""
 
 
-def test_backward_ops_know_their_forward_op(pool: WorkerPool) -> None:
-    program = trace(pool, 0).program
+def test_backward_ops_know_their_forward_op(megatron_pool: WorkerPool) -> None:
+    program = trace(megatron_pool, 0).program
     forward, backward = played(program, "fwd"), played(program, "bwd")
     names, modules = column(forward, "name"), column(forward, "module")
     checked = 0
@@ -112,8 +112,8 @@ def test_backward_ops_know_their_forward_op(pool: WorkerPool) -> None:
     assert "" not in {m for m, p in zip(modules, column(forward, "phase"), strict=True) if p == "recompute"}
 
 
-def test_memory_is_counted_to_the_byte(pool: WorkerPool) -> None:
-    found = trace(pool, 0, microbatches=4)
+def test_memory_is_counted_to_the_byte(megatron_pool: WorkerPool) -> None:
+    found = trace(megatron_pool, 0, microbatches=4)
     # Per layer: qkv (3h^2 + 3h)/tp, projection h^2/tp + h, MLP 8h^2/tp + 4h/tp + h, two layer norms 4h.
     layer = 12 * H * H // TP + 7 * H // TP + 6 * H
     parameters = 4 * (2 * layer + V * H // TP + S * H)  # two layers, word and position embedding, fp32
@@ -138,9 +138,9 @@ def test_memory_is_counted_to_the_byte(pool: WorkerPool) -> None:
     ],
 )
 def test_memory_of_mixed_precision(
-    pool: WorkerPool, changes: dict[str, object], gradient: int, states: int
+    megatron_pool: WorkerPool, changes: dict[str, object], gradient: int, states: int
 ) -> None:
-    memory = trace(pool, 0, microbatches=1, **changes).memory
+    memory = trace(megatron_pool, 0, microbatches=1, **changes).memory
     # Buffers are padded to whole shards and counters are small: within one percent.
     count = memory.parameters / 2
     assert memory.gradients == pytest.approx(gradient * count, rel=0.01)
@@ -162,8 +162,8 @@ FLAT = {"tp": 1, "pp": 1, "recompute": "none", "precision": "bf16"}
 LAYERS = 4
 
 
-def test_context_parallel_sends_keys_and_values_round(pool: WorkerPool) -> None:
-    counted = calls(trace(pool, 1, cp=4, **FLAT))
+def test_context_parallel_sends_keys_and_values_round(megatron_pool: WorkerPool) -> None:
+    counted = calls(trace(megatron_pool, 1, cp=4, **FLAT))
     # Keys and values of a quarter of the sequence, bf16; 3 times forward, per layer and microbatch.
     pair = 2 * (S // 4) * B * H * 2
     assert counted["fwd", "send", "cp", pair] == counted["fwd", "recv", "cp", pair] == 3 * LAYERS * 2
@@ -174,10 +174,10 @@ def test_context_parallel_sends_keys_and_values_round(pool: WorkerPool) -> None:
     assert {key[1:3] for key in counted if key[0] == "grad_sync"} == {("all_reduce", "dp")}
 
 
-def test_context_parallel_attention_is_half_of_every_exchange(pool: WorkerPool) -> None:
+def test_context_parallel_attention_is_half_of_every_exchange(megatron_pool: WorkerPool) -> None:
     flops: dict[int, int] = {}
     for rank in (0, 3):
-        template = played(trace(pool, rank, cp=4, **FLAT).program, "fwd")
+        template = played(trace(megatron_pool, rank, cp=4, **FLAT).program, "fwd")
         rows = zip(column(template, "name"), column(template, "flops"), strict=True)
         flops[rank] = sum(count for name, count in rows if "attention" in name)
     # 4 s_q s_k h each: the own quarter, which is causal, and half of three others.
@@ -185,8 +185,8 @@ def test_context_parallel_attention_is_half_of_every_exchange(pool: WorkerPool) 
     assert flops[0] == flops[3] == LAYERS * (quarter + 3 * quarter // 2)
 
 
-def test_experts_exchange_tokens_twice_each_way(pool: WorkerPool) -> None:
-    found = trace(pool, 1, dp=4, ep=4, num_experts=8, **FLAT)
+def test_experts_exchange_tokens_twice_each_way(megatron_pool: WorkerPool) -> None:
+    found = trace(megatron_pool, 1, dp=4, ep=4, num_experts=8, **FLAT)
     counted = calls(found)
     tokens = 2 * S * B * H * 2  # every token visits two experts, evenly; bf16
     assert counted["fwd", "all_to_all", "ep", tokens] == 2 * LAYERS * 2
@@ -198,11 +198,11 @@ def test_experts_exchange_tokens_twice_each_way(pool: WorkerPool) -> None:
     assert expert_flops == LAYERS * (2 * S * B) * 2 * (2 * H * 4 * H)
 
 
-def test_a_load_decides_what_experts_compute(pool: WorkerPool) -> None:
+def test_a_load_decides_what_experts_compute(megatron_pool: WorkerPool) -> None:
     counts = token_counts(parse_load("zipf:1").shares(8, 0), S * B, 2)  # from each of four ranks
     assert counts[0] > 4 * counts[7]
     for rank in (0, 3):
-        found = trace(pool, rank, dp=4, ep=4, num_experts=8, expert_load="zipf:1", **FLAT)
+        found = trace(megatron_pool, rank, dp=4, ep=4, num_experts=8, expert_load="zipf:1", **FLAT)
         template = played(found.program, "fwd")
         rows = zip(column(template, "module"), column(template, "flops"), strict=True)
         expert_flops = sum(count for module, count in rows if "local_experts" in module)
@@ -212,9 +212,9 @@ def test_a_load_decides_what_experts_compute(pool: WorkerPool) -> None:
         job(expert_load="zipf")
 
 
-def test_distributed_optimizer_overlaps_what_it_reduces_and_gathers(pool: WorkerPool) -> None:
+def test_distributed_optimizer_overlaps_what_it_reduces_and_gathers(megatron_pool: WorkerPool) -> None:
     overlap = {"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
-    found = trace(pool, 1, dp=4, **FLAT, **overlap)
+    found = trace(megatron_pool, 1, dp=4, **FLAT, **overlap)
     counted = calls(found)
     scattered = sum(size * n for (_, call, group, size), n in counted.items() if call == "reduce_scatter")
     gathered = sum(size * n for (_, call, group, size), n in counted.items() if call == "all_gather")
@@ -230,17 +230,17 @@ def test_distributed_optimizer_overlaps_what_it_reduces_and_gathers(pool: Worker
     assert "compute" not in {stream for _, stream in streams}  # beside the computation
 
 
-def test_selective_recomputation_repeats_attention_alone(pool: WorkerPool) -> None:
-    program = trace(pool, 0, tp=1, pp=1, recompute="selective").program
+def test_selective_recomputation_repeats_attention_alone(megatron_pool: WorkerPool) -> None:
+    program = trace(megatron_pool, 0, tp=1, pp=1, recompute="selective").program
     backward = played(program, "bwd")
     rows = zip(column(backward, "phase"), column(backward, "flops"), strict=True)
     # Scores and their product with the values: 2 s^2 h each, per layer.
     assert sum(count for phase, count in rows if phase == "recompute") == LAYERS * 4 * S**2 * B * H
 
 
-def test_interleaved_pipeline_plays_every_chunk(pool: WorkerPool) -> None:
+def test_interleaved_pipeline_plays_every_chunk(megatron_pool: WorkerPool) -> None:
     small = job(microbatches=4, virtual_pipeline=2, recompute="none")
-    (found,) = gpt_traces(pool, small, [(0, 4)])
+    (found,) = gpt_traces(megatron_pool, small, [(0, 4)])
     templates = found.program.templates
     forward = [(e.microbatch, e.chunk) for e in found.program.skeleton if templates[e.template].name == "fwd"]
     # Rounds of two microbatches: chunk 0 of both, then chunk 1 of both.

@@ -7,7 +7,6 @@ over the first five steps.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from simcore.apps.main import app
 from simcore.graph import save_graph
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import TraceReport
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in
 
@@ -25,14 +23,6 @@ SCRIPT = Path(__file__).parent / "scripts" / "gpt.py"
 TINY = "--layers 2 --hidden 256 --heads 4 --seq 256 --batch 4 --vocab 1024"
 LLAMA = "--style llama --hidden 1024 --heads 16 --kv_heads 4 --batch 4 --seq 2048 --vocab 32000"
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

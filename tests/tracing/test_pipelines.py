@@ -47,9 +47,9 @@ def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for all jobs."""
-    with workers(1) as running:
+def roomy_pool() -> Iterator[WorkerPool]:
+    """Workers enough for the ranks that these tests leave behind, which wait for ever."""
+    with workers(8) as running:
         yield running
 
 
@@ -213,9 +213,11 @@ def test_a_rank_whose_stand_in_cannot_be_met_is_run(pool: WorkerPool) -> None:
         ("unsendable", ["troubled.py:", "cannot be pickled", "send plain data"]),
     ],
 )
-def test_what_is_said_when_objects_do_not_arrive(how: str, messages: list[str]) -> None:
+def test_what_is_said_when_objects_do_not_arrive(
+    roomy_pool: WorkerPool, how: str, messages: list[str]
+) -> None:
     job = ScriptJob(SCRIPTS / "troubled.py", (how,), world_size=2)
-    with workers(1) as fresh, pytest.raises(InputError) as raised:
-        trace_in(fresh, job)  # leaves ranks behind that wait
+    with pytest.raises(InputError) as raised:
+        trace_in(roomy_pool, job)
     for message in messages:
         assert message in str(raised.value)

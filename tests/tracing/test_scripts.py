@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from workloads.tracing.drive import cli
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import TraceReport
 from workloads.tracing.drive.rank_search import RankSearch
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob, parse_steps, parse_values
 from workloads.tracing.drive.trace import trace_in
 from workloads.tracing.fake.group_names import FamilyNames
@@ -37,14 +35,6 @@ BLOCK = 64 * 256 + 256 + 256 * 64 + 64 + 2 * 64  # parameters
 MODEL = 3 * BLOCK
 
 app = as_app(cli.app)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def run(pool: WorkerPool, script: str, *arguments: str, rank: int = 1, **options: Any) -> Any:

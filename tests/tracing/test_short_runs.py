@@ -29,12 +29,12 @@ INTERLEAVED = job(
     ids=["interleaved", "1f1b"],
 )
 def test_what_is_told_is_what_is_run(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, case: MegatronGptJob, run: set[int]
+    megatron_pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, case: MegatronGptJob, run: set[int]
 ) -> None:
-    told, report = trace_in(pool, case, few := TraceReport()), TraceReport()
+    told, report = trace_in(megatron_pool, case, few := TraceReport()), TraceReport()
     monkeypatch.setattr(short_runs, "_FEWEST_STAGES", 99)
     monkeypatch.setattr(ranks, "filled", lambda *_: None)
-    assert graph_hash(trace_in(pool, case, report)) == graph_hash(told)
+    assert graph_hash(trace_in(megatron_pool, case, report)) == graph_hash(told)
     assert run <= set(few.ranks_run) < set(report.ranks_run) == set(range(8))
 
 

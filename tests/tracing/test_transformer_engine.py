@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,12 @@ import pytest
 from simcore.graph.ops import OpKind
 from tests.tracing.small_jobs import column, played, rows
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
 
 SCRIPT = Path(__file__).parent / "scripts" / "engine_layers.py"
 SEQ, BATCH, WIDTH, HEADS = 8, 2, 16, 4
 TOKENS = SEQ * BATCH
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def trace(pool: WorkerPool, which: str, mail: Path, load: str = "uniform") -> Any:

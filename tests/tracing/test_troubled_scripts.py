@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,11 @@ from simcore.errors import InputError
 from workloads.tracing.drive import cli
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.named_ranks import named_ranks
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 
 app = as_app(cli.app)
 SCRIPTS = Path(__file__).parent / "scripts"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def run(pool: WorkerPool, script: str, *arguments: str, **options: Any) -> Any:

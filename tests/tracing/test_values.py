@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from simcore.errors import InputError
 from tests.tracing.small_jobs import column
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import assign, parse_load, token_counts
 
@@ -27,14 +25,6 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 # scripts/experts.py: 64 tokens of 32 floats choose 2 of 16 experts; 8 ranks.
 TOKENS, WIDTH, EXPERTS, RANKS = 64, 32, 16, 8
 ROW = 4 * WIDTH
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def run(pool: WorkerPool, script: str, *arguments: str, rank: int = 1, **options: Any) -> Any:
