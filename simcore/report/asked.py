@@ -29,6 +29,8 @@ def asked_lines(info: RunInfo) -> list[str]:
     if matter:
         text = f"* assumed; what matters most: {', '.join(one.flag for one in matter)}"
         lines += _wrapped_flags(text)
+    elif "*" in "".join(lines):
+        lines.append("  * assumed")
     return lines
 
 
@@ -54,6 +56,8 @@ def what_matters(info: RunInfo, count: int = _NAMED) -> list[AssumedValue]:
     by_key = {one.key: one for one in info.assumed if one.flag}
     if info.workload.counted == "samples":
         by_key.pop("training.seq", None)  # samples have no tokens
+    if "moe" not in info.workload.model:
+        by_key.pop("parallel.ep", None)  # nothing to spread
     return [by_key[key] for key in MATTERS if key in by_key][:count]
 
 

@@ -48,6 +48,13 @@ def test_the_first_pages_show_todays_figures():
     large = simcore.describe("llama3-70b", cluster="h100-1024", parallel={"tp": 8, "pp": 4})
     shown = _shown("docs/getting-started.md", r"\n([\d.]+) s and [\d.]+ s; the bands")
     assert shown == pytest.approx(simcore.simulate(large).step_time_s, rel=5e-3)
+    found = simcore.diagnose(ROOT / "examples/megatron/train.log", checks=False)
+    numbers = [found.measured_s, found.expected_s, found.band.low_s, found.band.high_s]
+    for page in ("docs/getting-started.md", "docs/diagnose.md"):
+        said = r"\n    step ([\d.]+) s \(.*\n    expected ([\d.]+) s, 80% band ([\d.]+) s to ([\d.]+) s"
+        shown = re.search(said, (ROOT / page).read_text(encoding="utf-8"))
+        assert shown is not None
+        assert [float(one) for one in shown.groups()] == pytest.approx(numbers, rel=5e-3)
 
 
 def test_pages_of_the_interface_are_written(tmp_path, recwarn):

@@ -32,7 +32,7 @@ def test_a_user_describes_the_job_that_was_validated(family: str, tmp_path: Path
     """Every case of the row: the same specs, and the same hardware but for names."""
     for case in describe(ROWS[family]).cases:
         path = tmp_path / "job.yaml"
-        path.write_text(case_yaml(case), encoding="utf-8")
+        path.write_text(case_yaml(case, fits=True), encoding="utf-8")
         scenario = resolve_scenario(str(path), settings={})
         assert scenario.described is not None
         rated = load_cluster(scenario.cluster)

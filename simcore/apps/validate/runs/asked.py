@@ -39,12 +39,14 @@ class Asked:
         return bool(self.reason) or abs(self.told_s - self.validated_s) > TOLERANCE * self.validated_s
 
 
-def case_yaml(case: Case) -> str:
-    """The case as a file that ``run_sim`` takes; memory only warns where a job that ran seems not to fit."""
+def case_yaml(case: Case, *, fits: bool | None = None) -> str:
+    """The case as a file that ``run_sim`` takes; memory only warns where a job that ran seems not to fit,
+    which its storages tell unless it is known.
+    """
     import yaml
 
     plain = json.loads(json.dumps(dict(case.said)))
-    if not _fits(case):
+    if not (_fits(case) if fits is None else fits):
         plain["set"] = {**plain.get("set", {}), "memory.check": "warn"}
     return str(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=100))
 
