@@ -9,7 +9,7 @@ import pytest
 
 from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import Rounds
+from workloads.tracing.drive.rounds import Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
 
 COLUMNS = ("name", "op_class", "flops", "bytes_read", "bytes_written")
