@@ -21,6 +21,13 @@ Note [Swept operands].  CUTLASS's schedulers take tiles along the smaller of m a
 them unless told (include/cutlass/gemm/kernel/tile_scheduler_params.h: RasterOrder, max_swizzle_size = 1), so
 each column of tiles walks along all of the smaller operand.  What of it L2 does not hold comes from HBM every
 time.  cuBLAS's products show nothing of the kind.
+
+Note [Products one by one].  Transformer Engine calls cuBLAS for each expert, on four streams in turn
+(multi_stream_cublas_gemm).  A product's tiles take most of the SMs, and it begins and ends with nothing to do
+on many: 108 products of 20 to 256 experts on a B200 take about as long as one after the other, whatever the
+streams (28.8% off as one kernel, 14.9% so; ``tests/cost/b200_training_kernels.csv``): persistent kernels
+hold their SMs to the end.  Where blocks come and go (before Hopper, AMD) the next product takes what becomes
+free, and they are as one.
 """
 
 from __future__ import annotations
@@ -45,6 +52,9 @@ FloatArray = npt.NDArray[np.float64]
 CUDA_CORE_MODES = ("fp32", "fp64")
 
 SCALED_BLOCK = 128
+
+#: In the name of a grouped product: each product is a kernel, see Note [Products one by one].
+ONE_BY_ONE = ".each"
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,7 @@ def estimate_gemm(
     traffic: float | None = None,
     warm_bytes: FloatArray | float = 0.0,
     sweeps: bool = False,
+    in_a_row: int = 1,
 ) -> GemmEstimate:
     """Time and traffic of ``batch`` products ``[m, k] x [k, n]`` each; see Note [GEMM model].
 
@@ -90,7 +101,8 @@ def estimate_gemm(
     ``uneven``: ``m`` is a mean over the batch, whose members each leave half a tile of rows empty on average.
     ``traffic``: bytes of inputs and output, where they are not what the sizes say.
     ``warm_bytes``: of the traffic that L2 holds for sure, and delivers at its own rate.
-    ``sweeps``: tiles are taken in plain order, see Note [Swept operands].
+    ``sweeps``: tiles are taken in plain order, see Note [Swept operands].  ``in_a_row``: so many products
+    come one after the other, for the power limit.
     """
     p = parameters
     options = choices(p)
@@ -138,7 +150,8 @@ def estimate_gemm(
     usable = cold[:, 0] / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
     exposed = np.maximum(0.0, total[rows, best] - np.maximum(sm_s, usable))
     drop = max(0.0, p.efficiency / sustained_efficiency - 1)
-    sm_s = sm_s * (1 + drop * sm_s / (sm_s + p.throttle_s))
+    lasting = sm_s * in_a_row
+    sm_s = sm_s * (1 + drop * lasting / (lasting + p.throttle_s))
     return GemmEstimate(sm_s, cold[:, 0], exposed, tiles[rows, best].astype(np.int64), best)
 
 
@@ -164,18 +177,34 @@ def gemm(kernel: KernelShape, context: Context) -> Work:
     if "accum" in kernel.name and m * n * batch:
         # A weight gradient is added to what is there: read and written, in fp32 unless columns say otherwise.
         out_bytes = 2 * (round(kernel.bytes_written / (m * n * batch)) or 4)
-    return gemm_work(
-        m, n, k, batch, kernel.dtype, operand_bytes(kernel.dtype, kernel.name), out_bytes, context,
-        warm_bytes=kernel.warm_bytes, scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name,
-        sms_left=sms_left_by(kernel.name), replayed=kernel.replayed, sweeps=is_swept(kernel.name),
+    each = ONE_BY_ONE in kernel.name and _persists(kernel, context)
+    work = gemm_work(
+        m, n, k, 1 if each else batch, kernel.dtype, operand_bytes(kernel.dtype, kernel.name), out_bytes,
+        context, warm_bytes=kernel.warm_bytes, scales=scales_of(kernel.name),
+        uneven="grouped_gemm" in kernel.name, sms_left=sms_left_by(kernel.name), sweeps=is_swept(kernel.name),
+        replayed=kernel.replayed or each, in_a_row=batch if each else 1,
     )  # fmt: skip
+    if not each:
+        return work
+    # See Note [Products one by one].
+    return replace(
+        work, sm_s=work.sm_s * batch, hbm_bytes=work.hbm_bytes * batch, prologue_s=work.prologue_s * batch
+    )
+
+
+def _persists(kernel: KernelShape, context: Context) -> bool:
+    mode = context.math_mode(kernel.dtype)
+    if mode in CUDA_CORE_MODES:
+        return False
+    p = context.parameters.products(mode, on_cuda_cores=False, in_blocks=scales_of(kernel.name) > 0)
+    return p.persistent != "none"
 
 
 def gemm_work(
     m: int, n: int, k: int, batch: int, dtype: str, element_bytes: float, out_bytes: int, context: Context,
     *, scales: int = 0, uneven: bool = False, sms_left: int = 0, replayed: bool = False,
     traffic: float | None = None,
-    warm_bytes: int = 0, sweeps: bool = False,
+    warm_bytes: int = 0, sweeps: bool = False, in_a_row: int = 1,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
@@ -184,7 +213,7 @@ def gemm_work(
     ``sms_left``: SMs that the kernel's blocks, one for each of the others, leave free.
     ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
     ``traffic``: bytes of HBM, where the operands are gathered on the way (convolutions).
-    ``sweeps``: see Note [Swept operands].
+    ``sweeps``: see Note [Swept operands].  ``in_a_row``: one of so many.
     ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product launched by itself
     starts no faster than the memory-bound kernels recorded around it.
     """
@@ -216,6 +245,7 @@ def gemm_work(
         traffic=traffic,
         warm_bytes=warm_bytes,
         sweeps=sweeps,
+        in_a_row=in_a_row,
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]

@@ -232,6 +232,21 @@ def test_experts_leave_half_a_tile_of_rows_empty_each() -> None:
     assert cost.work(uneven).sm_s == pytest.approx(200e-6)
 
 
+def test_products_one_by_one_last_as_long_as_one_after_the_other() -> None:
+    holds = replace(TOY, tensor=replace(TOY.tensor, persistent="dynamic"))
+    cost = RooflineCost(TOY_GPU, parameters=holds)
+    one = product(200, 1000, 5000)
+    together = product(200, 1000, 5000, batch=5)
+    each = replace(together, name="aten::bmm.each")
+    # 20 tiles on 100 SMs: a wave of 100 us.  Five products together are one wave, one by one five.
+    assert cost.work(one).sm_s == cost.work(together).sm_s == pytest.approx(100e-6)
+    assert cost.work(each).sm_s == pytest.approx(500e-6)
+    assert cost.work(each).hbm_bytes == pytest.approx(5 * cost.work(one).hbm_bytes)
+    # Where blocks give their SMs back the next product takes them.
+    shared = RooflineCost(TOY_GPU, parameters=TOY)
+    assert shared.work(each) == shared.work(together)
+
+
 def test_a_weight_gradient_is_added_to_what_is_there() -> None:
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     plain = product(1000, 1000, 5000)

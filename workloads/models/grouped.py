@@ -110,7 +110,7 @@ def _products(
             bytes_read=kernel.bytes_read + (beside.num_bytes if role else 0),
         )  # fmt: skip
     elif count == 1 and shard.software.moe_launch_each and not shard.software.moe_fused_mlp:
-        kernel = replace(kernel, launches=local)
+        kernel = replace(kernel, name=f"{kernel.name}.each", launches=local)
     for number in range(count):
         if role == "":
             op.launch(

@@ -12,7 +12,7 @@ from simcore.apps.measured import engines
 from simcore.apps.measured.experts import engine_of, expert_layer
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
 from simcore.cost.classify import OP_CLASSES
-from simcore.cost.gemm import operand_bytes
+from simcore.cost.gemm import ONE_BY_ONE, operand_bytes
 from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype, parse_shapes
 from simcore.cost.like import parameters_of
 from simcore.cost.parameters import GenerationParameters
@@ -259,9 +259,10 @@ def _grouped(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
     each = columns["op"] == "grouped gemm TE"
     name, wide = "grouped_gemm" if each else "blockwise_grouped_gemm", _summed(columns)
+    name = f"{name}{'_wgrad_accum' if wide else ''}{ONE_BY_ONE if each else ''}"
     kernel = KernelShape(
-        f"{name}_wgrad_accum" if wide else name, "bgemm", dtype, ((groups, m, k), (groups, k, n)),
-        ((groups, m, n),), flops=2 * groups * m * n * k, replayed=not each,
+        name, "bgemm", dtype, ((groups, m, k), (groups, k, n)), ((groups, m, n),),
+        flops=2 * groups * m * n * k, replayed=not each,
         bytes_written=wide * groups * m * n,
     )  # fmt: skip
     return (kernel,)
