@@ -91,7 +91,7 @@ def load_of_hops(fabric: Topology, hops: Ids, num_bytes: float, sent_bytes: floa
     connections = np.bincount(place, weights=number[hop])
     sums = np.cumsum(np.full(int(connections.max()), num_bytes))  # as if added one by one
     loads = sums[connections.astype(np.int64) - 1] / sent_bytes
-    is_nic = np.isin(routes, fabric.sending_nics)
+    is_nic = fabric.are_sending_nics(routes)
     nic = np.where(is_nic.any(axis=1), is_nic.argmax(axis=1), routes.shape[1])[hop]
     last = (routes >= 0).sum(axis=1)[hop] - 1
     behind = (nic < step) & (step < last)

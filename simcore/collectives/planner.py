@@ -219,7 +219,7 @@ class NcclPlanner:
             dead = int(ids[int(np.argmin(capacity))])
             raise InputError(f"link {fabric.links.names[dead]!r} has no bandwidth, but {algorithm} needs it")
         uses = LinkUses(ids, weights * connections, inputs)
-        feeds = uses.weight[np.isin(ids, fabric.sending_nics)]
+        feeds = uses.weight[fabric.are_sending_nics(ids)]
         gpus = np.fromiter(chain.from_iterable(layout.nodes), dtype=np.int64, count=layout.num_ranks)
         nvlink = np.isin(ids, fabric.inside_links(gpus))
         senders = 1 if algorithm == "p2p" else layout.num_ranks

@@ -153,6 +153,11 @@ class Topology:
         """Link indices of the sending sides of all NICs."""
         return range(self._first_nic, self._first_nic + self._nics)
 
+    def are_sending_nics(self, links: Ints) -> npt.NDArray[np.bool_]:
+        """Of each link whether it is the sending side of a NIC."""
+        nics = self.sending_nics
+        return (links >= nics.start) & (links < nics.stop)
+
     def is_inside(self, link: int) -> bool:
         """Whether ``link`` lies inside a node: neither a NIC nor between switches."""
         return link < self._first_nic
