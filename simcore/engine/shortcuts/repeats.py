@@ -51,12 +51,16 @@ class Shortened:
     left_out: int
     kept_ops: int
 
+    def first_ops(self, program: int) -> IntArray:
+        """The first flat op of each instance of a program of the shortened job, and the number of all."""
+        sizes = np.diff(self.graph.template_start)[self.graph.programs[program].template]
+        return np.concatenate([[0], np.cumsum(sizes)])
+
     def repeated(self, program: int) -> tuple[int, int, int]:
         """Flat ops of a program of the shortened job: the first one that comes again, how many come again
         each time, and the first one behind.
         """
-        repeats = self.repeats[program]
-        first = self.graph.flat_ops(self.graph.programs[program]).first
+        repeats, first = self.repeats[program], self.first_ops(program)
         begin = int(first[repeats.first])
         size = int(first[repeats.first + repeats.size]) - begin
         copies = repeats.copies - self.left_out
@@ -67,7 +71,7 @@ class Shortened:
         many repetitions later it happens, when the repetition that ends before op ``cut`` comes again.
         """
         _, size, _ = self.repeated(program)
-        op = np.arange(len(self.whole.flat_ops(self.whole.programs[program])))
+        op = np.arange(int(self.first_ops(program)[-1]) + self.left_out * size)
         later = np.clip((op - (cut - size)) // size, 0, self.left_out)
         return op - later * size, later
 
