@@ -79,18 +79,22 @@ def unrecorded_launch(
     recorded; (0, 0, None) for any other kernel.
 
     ``kind`` is its category.  Its result says how many tiles there are; where that is not recorded either
-    they are as many as its time alone leaves for waves of large tiles.
+    they are as many as its time alone leaves for waves of large tiles.  Of such a guess nothing is said that
+    need not be: where no partner is lost to communication, its waves last alike.
     """
     if kind != _PRODUCT or "custom-call" not in name:
         return 0, 0, None
     generation = gpu.table("sm")
-    block = load_sm(generation).large_tile() if generation in names("hardware_profiles", "sm") else None
+    sm = load_sm(generation) if generation in names("hardware_profiles", "sm") else None
+    block = sm.large_tile() if sm is not None else None
     scratch = _SCRATCH_BYTES.get(gpu.generation, _SCRATCH_LATER_BYTES) if "cublas" in name else 0
     if written_bytes > scratch:
         return ceil((written_bytes - scratch) / (_ELEMENT_BYTES * _LARGE_TILE)), 1, block
     flops = gpu.peak_flops.get("bf16", gpu.peak_flops.get("fp16", 0.0)) * gpu.gemm_efficiency / gpu.num_sms
-    waves = round(time_ps / PS_PER_S * flops / (2 * _LARGE_TILE * _USUAL_DEPTH))
-    return max(1, waves) * max(1, gpu.num_sms // _DOZENS) * _DOZENS, 1, block
+    waves = max(1, round(time_ps / PS_PER_S * flops / (2 * _LARGE_TILE * _USUAL_DEPTH)))
+    if sm is not None and block is not None and sm.lost(block) == 1:
+        block = None
+    return waves * max(1, gpu.num_sms // _DOZENS) * _DOZENS, 1, block
 
 
 @lru_cache(maxsize=1 << 12)

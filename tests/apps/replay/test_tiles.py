@@ -58,4 +58,6 @@ def test_products_of_a_library_without_a_grid(cluster, name, time_us, written_by
     gpu = load_cluster(cluster, {}).gpu
     found = unrecorded_launch(name, "gemm/conv", time_us * 1_000_000, written_bytes, gpu)
     assert found[:2] == (blocks, 1 if blocks else 0)
+    # Who knows nothing but a time says nothing of a block, unless partners are lost to it.
+    assert (found[2] is None) == (not written_bytes or not blocks)
     assert unrecorded_launch(name, "attention", time_us * 1_000_000, written_bytes, gpu) == (0, 0, None)
