@@ -42,7 +42,8 @@ class KernelLaunch:
     needs (zero-bubble schedules may run them later), and those that ``accumulates`` marks add a gradient to
     what earlier microbatches left.  ``launches``: kernels that the entry stands for (the products of all
     experts on a few streams); the host pays for each.  ``scratch_bytes``: what it allocates beside what it
-    writes, and gives back behind it.  ``buffered``: what it writes lies in a buffer that is never given back.
+    writes, and gives back behind it.  ``buffered``: what it gathers, or what its product is added to, lies in
+    a buffer that is never given back.
     ``made_bytes``: of each storage that it makes, where it writes only slices of some (none where
     ``out_shapes`` is empty).  ``ends_bytes``: of a backward kernel, of what forward kept it is the last that
     reads the latest tensor of so many bytes.  ``leaves``: the next piece does not wait for it, but whichever

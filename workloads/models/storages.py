@@ -303,7 +303,7 @@ class _StorageWalk:
 
 def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list[tuple[int, int]]:
     """(bytes, elements) of the storages that a launch allocates."""
-    if kernel.buffered:
+    if kernel.buffered and kernel.collective:  # a product adds to its buffer, and makes a tensor
         return []
     if kernel.collective:
         if kernel.collective in _IN_PLACE:
