@@ -130,15 +130,15 @@ def test_what_is_wrong_is_said(job, tmp_path):
     with pytest.raises(InputError, match="no model, degrees or software are known"):
         _ = simcore.load().complete
     with pytest.raises(OutOfMemoryError, match="does not fit"):
-        simcore.simulate(simcore.describe("llama3-70b", cluster="h100-8", parallel={"tp": 1}))
+        simcore.simulate(job.changed(settings={"gpu.hbm_bytes": "16GiB"}))
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = simcore.simulat
     with pytest.raises(InputError):
         simcore.open_run(tmp_path)
 
 
-def test_edits_and_folders(tmp_path):
-    edited = simcore.simulate(simcore.load(), edits=["network.bandwidth=2"], out=tmp_path / "run")
+def test_edits_and_folders(job, tmp_path):
+    edited = simcore.simulate(job, edits=["class.gemm.speed=2"], out=tmp_path / "run")
     (edit,) = edited.edits
     assert edit.after_s == edited.step_time_s < edit.before_s
     kept = edited.save(tmp_path / "copy")

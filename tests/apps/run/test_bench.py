@@ -186,11 +186,11 @@ def test_a_candidate_costs_what_describing_and_simulating_it_takes(monkeypatch: 
 
 
 def test_a_curve_has_the_exponent_of_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcore.apps.bench.answers._AXES", {"layers": (16, 32)})
+    monkeypatch.setattr("simcore.apps.bench.answers._AXES", {"microbatches": (8, 16)})
     result = CliRunner().invoke(app, ["curve", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    few, many = found["rows"]["layers"]
-    assert found["exponents"]["layers"]["engine_events"] == pytest.approx(
+    few, many = found["rows"]["microbatches"]
+    assert found["exponents"]["microbatches"]["engine_events"] == pytest.approx(
         math.log(many["engine_events"] / few["engine_events"]) / math.log(2)
     )

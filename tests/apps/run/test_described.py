@@ -58,12 +58,6 @@ def test_a_config_json_runs_with_settings(run: Run, tmp_path: Path) -> None:
     assert info["settings"]["parallel.tp"] == "2"
 
 
-def test_a_job_that_does_not_fit_exits_with_3_and_says_what_would(run: Run, tmp_path: Path) -> None:
-    result = run("run-sim", "llama3-70b", "--cluster", "h100-64", "--set", "parallel.tp=2")
-    assert result.exit_code == 3
-    assert "would fit: --set " in result.stderr
-
-
 def test_a_schedule_is_printed(run: Run, described: Path) -> None:
     settings = ("--set", "training.global_batch=4")
     result = run("run-sim", described, "--show-schedule", *settings)
