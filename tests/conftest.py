@@ -15,6 +15,25 @@ from workloads.tracing.drive.rounds import workers
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
+#: Files of 10 s and more, the longest first: they begin before all others, so that nobody waits for one at
+#: the end (``scripts/test`` keeps the order).
+LONGEST = (
+    "tests/tracing/test_short_runs.py",
+    "tests/fuzz/test_fuzz.py",
+    "tests/engine/test_same_results.py",
+    "tests/apps/interface/test_examples.py",
+    "tests/tracing/test_pipelines.py",
+    "tests/chaos/test_chaos.py",
+    "tests/edits/test_recorded_truth.py",
+    "tests/tracing/test_troubled_scripts.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, all others as they come."""
+    place = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[WorkerPool]:

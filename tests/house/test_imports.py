@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("simcore", "workloads", "hardware_profiles", "scripts")
 
@@ -104,6 +106,10 @@ def test_files_are_short():
         if (length := len(path.read_text(encoding="utf-8").splitlines())) > 400
     }
     assert long == {}
+
+
+def test_files_that_begin_first_exist():
+    assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
 
 
 def test_every_folder_with_code_is_a_package():
