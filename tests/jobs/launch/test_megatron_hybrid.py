@@ -38,9 +38,23 @@ def test_what_megatron_takes_unasked() -> None:
     assert "mamba" not in model("--num-layers 4")
 
 
+def test_layers_of_the_delta_rule() -> None:
+    """Qwen3-Next's flags (yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking)."""
+    found = model(
+        "--num-layers 4 --experimental-attention-variant gated_delta_net --linear-attention-freq 4"
+        " --attention-output-gate --num-experts 8 --moe-ffn-hidden-size 64 --linear-num-value-heads 32"
+    )
+    assert (found["layers"], found["layer_pattern"], found["attention_gate"]) == (4, "GEGEGE*E", True)
+    sizes = {"heads": 32, "key_heads": 16, "key_size": 128, "value_size": 128, "conv": 4}
+    assert found["delta"] == sizes == model("--hybrid-layer-pattern G-*-")["delta"]
+    assert "delta" not in model("--num-layers 4")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ("--num-layers 4 --experimental-attention-variant dsa", "only gated_delta_net"),
+        ("--num-layers 4 --experimental-attention-variant gated_delta_net", "give a whole number, such as 4"),
         ("--hybrid-layer-pattern M-M* --num-layers 5", "the pattern has 4 layers"),
         ("--hybrid-layer-pattern M-/*/-", "the same letters"),
         ("--hybrid-layer-pattern M-|M-|M- --pipeline-model-parallel-size 2", "3 stages of the pattern"),

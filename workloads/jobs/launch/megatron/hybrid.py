@@ -27,6 +27,16 @@ _MAMBA: Final = {
 }  # fmt: skip
 
 
+#: The same of delta-rule layers (TransformerConfig of megatron/core/transformer/transformer_config.py).
+_DELTA: Final = {
+    "heads": ("--linear-num-value-heads", 32), "key_heads": ("--linear-num-key-heads", 16),
+    "key_size": ("--linear-key-head-dim", 128), "value_size": ("--linear-value-head-dim", 128),
+    "conv": ("--linear-conv-kernel-dim", 4),
+}  # fmt: skip
+_VARIANT: Final = ("--experimental-attention-variant", "--linear-attention-type")
+_EACH: Final = "--linear-attention-freq"
+
+
 @dataclass(frozen=True)
 class LayerPattern:
     """Letters of each pipeline stage, and of each layer that predicts a further token."""
@@ -71,6 +81,8 @@ def _read(said: Said) -> Settings:
         "model.layers": layers_of(said),
         "model.mtp_layers": len(found.further) or said.number("--mtp-num-layers", 0),
     }
+    if any(said.has(name) for name in (*_VARIANT, _EACH)):
+        return {**settings, **_read_variant(said, settings["model.layers"])}
     if not found.stages:
         given = [name for name in ("--hybrid-attention-ratio", "--hybrid-mlp-ratio", "--is-hybrid-model")
                  if said.has(name)]  # fmt: skip
@@ -86,7 +98,25 @@ def _read(said: Said) -> Settings:
         usual = 2 * said.needed("--hidden-size") // max(1, sizes["head_size"])
         sizes["heads"] = said.number("--mamba-num-heads", usual)
         settings |= {f"model.mamba.{key}": size for key, size in sizes.items()}
-    return settings
+    return {**settings, **(_delta(said) if "G" in found.layers else {})}
+
+
+def _delta(said: Said) -> Settings:
+    return {f"model.delta.{key}": said.number(name, usual) for key, (name, usual) in _DELTA.items()}
+
+
+def _read_variant(said: Said, layers: int) -> Settings:
+    """GPT whose layers but each n-th have the delta rule in place of attention."""
+    name = next((name for name in _VARIANT if said.has(name)), _VARIANT[0])
+    if said.text(name, "") != "gated_delta_net":
+        raise said.wrong(name, "only gated_delta_net is described")
+    every, behind = said.number(_EACH, None), "E" if said.has("--num-experts") else "-"
+    if not every:
+        raise said.wrong(_EACH, "give a whole number, such as 4: three layers of four have the delta rule")
+    if said.text("--moe-layer-freq", "1") != "1":
+        raise said.wrong("--moe-layer-freq", "beside the delta rule all layers have experts, or none")
+    kinds = ("G" if (k + 1) % every else "*" for k in range(layers))
+    return {"model.layer_pattern": "".join(f"{kind}{behind}" for kind in kinds), **_delta(said)}
 
 
 def _write(job: Description) -> Words:
@@ -105,6 +135,8 @@ def _write(job: Description) -> Words:
     found |= {"--is-hybrid-model": (), "--spec": _SPEC, _PATTERN: (text,)}
     if model.mtp_shared:
         found[_SHARED] = ()
+    if model.delta is not None:
+        found |= {name: (str(getattr(model.delta, key)),) for key, (name, _) in _DELTA.items()}
     if model.mamba is not None:
         found["--mamba-num-heads"] = (str(model.mamba.heads),)
         for key, (name, usual) in _MAMBA.items():
@@ -118,7 +150,7 @@ LAYERS: Final = Option(
     (
         "--num-layers", "--mtp-num-layers", _PATTERN, _OVERRIDE, "--is-hybrid-model",
         "--hybrid-attention-ratio", "--hybrid-mlp-ratio", _SHARED, _OF_MTP, "--mamba-num-heads",
-        *(name for name, _ in _MAMBA.values()),
+        *(name for name, _ in _MAMBA.values()), *(name for name, _ in _DELTA.values()), *_VARIANT, _EACH,
     ),
     _read, _write,
 )  # fmt: skip

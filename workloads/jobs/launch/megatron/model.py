@@ -268,7 +268,7 @@ def _write_experts(job: Description) -> Words:
 
 #: Flags of models that a description has no blocks for.
 _OTHER_MODELS: Final = (
-    "--linear-attention-freq", "--experimental-attention-variant", "--heterogeneous-layers-config-path",
+    "--heterogeneous-layers-config-path",
     "--encoder-num-layers", "--decoder-num-layers", "--use-checkpoint-args",
 )  # fmt: skip
 
@@ -304,6 +304,7 @@ MODEL: Final = (
     ),
     Option(("--disable-bias-linear", "--add-qkv-bias"), _read_bias, _write_bias),
     switch("--qk-layernorm", "model.qk_norm", on="head", off=""),
+    switch("--attention-output-gate", "model.attention_gate"),
     Option(("--hidden-dropout", "--attention-dropout"), _read_dropout, _write_dropout),
     Option(
         (
