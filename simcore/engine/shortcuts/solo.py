@@ -33,38 +33,58 @@ def are_worthwhile(graph: Graph) -> bool:
     return played >= WORTH_OPS * templates
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _TapeCalls:
+    """What a tape plays, whoever does: its main stream (-1: none), different calls by stream, and how many
+    times each is made.
+    """
+
+    main: int
+    by_stream: list[list[Call]]
+    times: dict[Call, int]
+
+    @classmethod
+    def of(cls, tape: Tape) -> _TapeCalls:
+        by_stream = [_calls_of(tape, stream) for stream in range(len(tape.streams))]
+        rows = tape.flat.row[tape.order[tape.table.communicates[tape.item_of]]]
+        played = np.bincount(rows, minlength=len(tape.calls) and max(tape.calls) + 1)
+        times = {call: int(played[call.rows].sum()) for of in by_stream for call in of}
+        return cls(_main_stream(tape), by_stream, times)
+
+
 @dataclass
 class Solos(Shared):
     """Cells of the ranks of a job."""
 
     patterns: Patterns = field(default_factory=Patterns)
-    cells: dict[tuple[object, ...], Cells] = field(default_factory=dict)
+    tapes: dict[Tape, _TapeCalls] = field(default_factory=dict)
+    cells: dict[tuple[Tape, frozenset[Call]], Cells] = field(default_factory=dict)
 
     def of(self, rank: Rank) -> Solo | None:
         """The rank's cells; None where it communicates with others only."""
         tape = rank.tape
-        main = _main_stream(tape)
+        known = self.tapes.get(tape)
+        if known is None:
+            known = self.tapes[tape] = _TapeCalls.of(tape)
+        main, by_stream, calls = known.main, known.by_stream, known.times
         if main < 0:
             return None
-        by_stream = [_calls_of(tape, stream) for stream in range(len(tape.streams))]
-        calls = dict.fromkeys(call for of in by_stream for call in of)
         companies = {call: rank.communicators.company(rank.number, call) for call in calls}
-        ranks = _company(tape, rank.number, companies)
+        ranks = _company(rank.number, calls, companies)
         among = ({rank.number}, ranks)
         alone = frozenset(call for call, company in companies.items() if company in among)
         if not alone:
             return None
-        streams = [
-            stream
-            for stream in range(len(tape.streams))
-            if stream != main
-            and alone.issuperset(by_stream[stream])
-            and _of_stream(tape, stream, tape.table.communicates).all()
-            and _is_joined(tape, main, stream)
-        ]
-        key = (tape, main, *streams, alone)
-        cells = self.cells.get(key)
+        cells = self.cells.get((tape, alone))
         if cells is None:
+            streams = [
+                stream
+                for stream in range(len(tape.streams))
+                if stream != main
+                and alone.issuperset(by_stream[stream])
+                and _of_stream(tape, stream, tape.table.communicates).all()
+                and _is_joined(tape, main, stream)
+            ]
             foreign = [call.rows for call in calls if call not in alone]
             rows = np.concatenate(foreign) if foreign else np.zeros(0, dtype=np.int64)
             is_local = ~np.isin(tape.flat.row[tape.order[tape.first_op]], rows)
@@ -72,7 +92,8 @@ class Solos(Shared):
             if foreign and (sizes[tape.table.communicates] > 1).any():
                 ops_local = ~np.isin(tape.flat.row[tape.order], rows)
                 is_local = np.logical_and.reduceat(ops_local, tape.first_op)
-            cells = self.cells[key] = find_cells(tape, (main, *streams), is_local, self.patterns)
+            cells = find_cells(tape, (main, *streams), is_local, self.patterns)
+            self.cells[tape, alone] = cells
         if not cells.chains:
             return None
         local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
@@ -80,17 +101,17 @@ class Solos(Shared):
         return Solo(self, rank, cells, local, by_itself, sorted(ranks))
 
 
-def _company(tape: Tape, rank: int, companies: Mapping[Call, frozenset[int]]) -> frozenset[int]:
+def _company(
+    rank: int, times: Mapping[Call, int], companies: Mapping[Call, frozenset[int]]
+) -> frozenset[int]:
     """Whom a rank goes through its cells with: those whom it meets most often over links of their own.
 
     Who sends and who receives does not do the same.
     """
-    rows = tape.flat.row[tape.order[tape.table.communicates[tape.item_of]]]
-    played = np.bincount(rows, minlength=len(tape.calls) and max(tape.calls) + 1)
     often: dict[frozenset[int], int] = {}
     for call, company in companies.items():
         if len(company) == 1 or (company and not call.peer_delta):
-            often[company] = often.get(company, 0) + int(played[call.rows].sum())
+            often[company] = often.get(company, 0) + times[call]
     return max(often, key=lambda company: often[company], default=frozenset({rank}))
 
 
