@@ -78,19 +78,25 @@ class GptRank:
         self._update()
         return losses
 
-    def warm_up(self, *, learning: bool) -> None:
-        """Makes what a job makes once: buffers in the forward pass of each chunk, states in the optimizer;
-        ``learning``: a backward pass of each, too, in which overlapped reductions count the gradients that
-        they will wait for.
+    def alone(self, *, learning: bool) -> list[torch.Tensor]:
+        """A step outside of the schedule: one pass of each chunk, and the optimizer.  It makes what a job
+        makes once, buffers and states; ``learning``: a backward pass of each chunk, too, in which overlapped
+        reductions count the gradients that they will wait for.  Returns outputs, which live as long.
         """
         self._begin()
+        outputs: list[torch.Tensor] = []
         with torch.set_grad_enabled(learning):
-            outputs = [self._pass_alone(index, chunk) for index, chunk in enumerate(self.model)]
+            for index, chunk in enumerate(self.model):
+                self.marks.action_begins("fwd", "fwd", 0, index)
+                outputs.append(self._pass_alone(index, chunk))
         if learning:
-            for output in reversed(outputs):
+            for index, output in reversed(list(enumerate(outputs))):
+                self.marks.action_begins("bwd", "bwd", 0, index)
                 torch.autograd.backward([output], [torch.empty_like(output)])
+            self.marks.action_ends()
             self.config.finalize_model_grads_func(self.model)
         self._update()
+        return outputs
 
     def _pass_alone(self, index: int, chunk: Any) -> torch.Tensor:
         """Forward through a chunk, whatever the stage before it would have sent; the loss of the last."""
@@ -288,7 +294,8 @@ def _optimizer_tensors(optimizer: Any) -> Iterable[torch.Tensor]:
 
 def main() -> None:
     """``gpt.py JOB MICROBATCHES [learning] [hollow]``: the job in JSON; a warm-up, then a step of
-    ``MICROBATCHES``.  "hollow": each layer is a norm alone, in which nothing of the schedule changes.
+    ``MICROBATCHES`` (0: of one pass of each chunk outside of the schedule).  "hollow": each layer is a norm
+    alone, in which nothing of the schedule changes.
     """
     job = MegatronGptJob(**json.loads(sys.argv[1]))
     options = sys.argv[3:]
@@ -304,9 +311,10 @@ def main() -> None:
     marks.recorder.known.routed = job.num_experts > 0  # the order of experts is a tensor that it begins with
     rank = GptRank(job, marks, hollow="hollow" in options)
     with simcore_step():
-        rank.warm_up(learning="learning" in options)
+        rank.alone(learning="learning" in options)
+    microbatches = int(sys.argv[2])
     with simcore_step():
-        losses = rank.step(int(sys.argv[2]))
+        losses = rank.step(microbatches) if microbatches else rank.alone(learning=True)
     del losses
 
 

@@ -204,8 +204,9 @@ class MegatronGptJob:
 
     def script(self, microbatches: int, *, hollow: bool = False) -> ScriptJob:
         """The script that runs a step of ``microbatches`` behind a warm-up, in which a job makes optimizer
-        states, and with overlapped reductions learns which gradients to wait for; ``hollow``: of layers that
-        are a norm alone (Note [Short and long runs]).
+        states, and with overlapped reductions learns which gradients to wait for (0: of one pass of each
+        chunk outside of the schedule); ``hollow``: of layers that are a norm alone (Note [Short and long
+        runs]).
         """
         learns = self.overlap_grad_reduce or self.num_experts
         return ScriptJob(

@@ -1,5 +1,13 @@
 """Short runs of a Megatron job's ranks, and which of them need not be run.
 
+Note [Ranks of a stage]
+    Ranks of one stage play the same schedule, and differ in few templates: in the shard of the optimizer, in
+    whose gradients count in the norm.  Where even the shortest run of the schedule is long (an interleaved
+    pipeline needs a microbatch for each stage), only the first rank of a stage is run so; the others, and it,
+    run one pass of each chunk outside of the schedule, behind the same warm-up and before the same optimizer.
+    What differs there is exchanged, if it is exactly what the first rank plays in the schedule; a rank that
+    differs in passes, of which this run shows too few, is run as it is.
+
 Note [Stages between]
     Stages that are neither first nor last have the same layers, as the job says, and differ in when they play
     and with whom.  So of these only the second is run with every kind of rank.  The first rank of another is
@@ -29,8 +37,8 @@ _MODEL, _FEWEST_STAGES = 1, 4
 
 
 class ShortRuns:
-    """Records ranks with as few microbatches as the schedule needs; ``run``: those that were, ``seen``: these
-    and those that they told.
+    """Records ranks with as few microbatches as the schedule needs; ``run``: those that were, or outside of
+    the schedule, ``seen``: these and those that they told.
     """
 
     def __init__(self, job: MegatronGptJob, start: StartRounds) -> None:
@@ -38,26 +46,28 @@ class ShortRuns:
         self._job = job
         self._whole = start(lambda _: job.script(fewest), "fingerprint")
         self._hollow = start(lambda _: job.script(fewest, hollow=True), "schedule")
+        self._alone = start(lambda _: job.script(0), "outside of the schedule")
+        self._apart: dict[int, RankTrace] = {}
         self._told: dict[int, RankTrace] = {}
-        self._telling = job.pp >= _FEWEST_STAGES
+        self._telling = True
         self._stride = job.world_size // job.pp
 
     @property
     def run(self) -> dict[int, RankTrace]:
         """What was recorded."""
-        return self._whole.seen
+        return {**self._apart, **self._whole.seen}
 
     @property
     def seen(self) -> dict[int, RankTrace]:
         """What was recorded or told."""
-        return {**self._told, **self._whole.seen}
+        return {**self._told, **self.run}
 
     def hashes(self, ranks: Sequence[int]) -> dict[int, str]:
         """Of each rank, run now unless others tell it."""
         told = [rank for rank in ranks if self._between(rank)]
         models = [rank % self._stride + _MODEL * self._stride for rank in told]
         leaders = [rank - rank % self._stride for rank in told]
-        self._whole.run(self._new([*(rank for rank in ranks if rank not in told), *models]))
+        self._record([*(rank for rank in ranks if rank not in told), *models])
         self._tell(leaders)
         self._tell(told)
         seen = self.seen
@@ -65,21 +75,44 @@ class ShortRuns:
 
     def tell_no_more(self) -> list[int]:
         """From now on every rank is run; returns those that had been told."""
-        told, self._told, self._telling = sorted(self._told), {}, False
+        told = sorted({*self._told, *self._apart})
+        self._told, self._apart, self._telling = {}, {}, False
         return told
 
     def side_by_side(self, rank: int) -> tuple[CutProgram, CutProgram]:
         """Short programs of a rank that tells the layers of ``rank``, hollow and whole."""
-        teller = rank if rank in self._whole.seen else rank % self._stride + _MODEL * self._stride
+        tellers = [rank, rank % self._stride + _MODEL * self._stride]
+        teller = next((one for one in tellers if one in self._whole.seen), rank)
+        self._whole.run(self._new([teller]))
         self._run_hollow([teller])
         return self._hollow.seen[teller].program, self._whole.seen[teller].program
 
     def _between(self, rank: int) -> bool:
-        return self._telling and _MODEL < self._job.stage_of(rank) < self._job.pp - 1
+        between = _MODEL < self._job.stage_of(rank) < self._job.pp - 1
+        return self._telling and self._job.pp >= _FEWEST_STAGES and between
+
+    def _record(self, ranks: Sequence[int]) -> None:
+        """The first rank of a stage as it is, others as they differ from it outside of the schedule."""
+        new = [rank for rank in self._new(ranks) if rank not in self._apart]
+        if not self._telling or self._job.period == 1:
+            self._whole.run(new)
+            return
+        firsts = [rank - rank % self._stride for rank in new]
+        self._whole.run(self._new(firsts))
+        apart = [rank for rank in new if rank % self._stride]
+        both = dict.fromkeys([*(rank - rank % self._stride for rank in apart), *apart])
+        self._alone.run([rank for rank in both if rank not in self._alone.seen])
+        for rank in apart:
+            first, mine = rank - rank % self._stride, self._alone.seen[rank]
+            known = self._whole.seen[first]
+            program = exchanged(known.program, self._alone.seen[first].program, mine.program)
+            if program is not None:
+                self._apart[rank] = replace(mine, program=program, num_microbatches=known.num_microbatches)
+        self._whole.run([rank for rank in apart if rank not in self._apart])
 
     def _tell(self, ranks: Sequence[int]) -> None:
         """Tell ranks between; run those that cannot be told."""
-        new = [rank for rank in self._new(ranks) if rank not in self._told]
+        new = [rank for rank in self._new(ranks) if rank not in self.seen]
         if self._job.period > 1:
             leaders = [rank for rank in new if rank % self._stride == 0]
             self._run_hollow([_MODEL * self._stride, *leaders] if leaders else [])
@@ -87,7 +120,7 @@ class ShortRuns:
             found = self._of_stage(rank) if rank % self._stride else self._of_leader(rank)
             if found is not None:
                 self._told[rank] = found
-        self._whole.run([rank for rank in new if rank not in self._told])
+        self._record([rank for rank in new if rank not in self._told])
 
     def _of_leader(self, rank: int) -> RankTrace | None:
         """The first rank of a stage, from its hollow run and the second stage's first."""
