@@ -20,8 +20,8 @@ from rich.progress import Progress as Bars
 
 from workloads.tracing.drive.rounds import Progress
 
-#: Between two lines, so that a log of half an hour stays readable.
-_LINE_EVERY_S = 5.0
+#: Between two lines, so that a log of half an hour stays readable; and while no rank is done.
+_LINE_EVERY_S, _ALIVE_EVERY_S = 5.0, 30.0
 
 
 @contextmanager
@@ -60,7 +60,7 @@ class _Lines:
         if done < self._latest.get(phase, (0, 0))[0]:  # another round of the same phase
             self._earlier[phase] = self._earlier.get(phase, 0) + self._latest[phase][1]
         changed, self._latest[phase] = self._latest.get(phase) != (done, total), (done, total)
-        if not changed or now - self._said < _LINE_EVERY_S:
+        if now - self._said < (_LINE_EVERY_S if changed else _ALIVE_EVERY_S):
             return
         self._said = now
         done, total = (self._earlier.get(phase, 0) + number for number in (done, total))

@@ -122,11 +122,10 @@ class _SideBySide:
         waits, released = _outside(template)
         if inside is None or key in self._apart or any(edge[0] for edge in waits):
             return None
-        last = len(inside.rows) - 1
-        frees = (
-            *inside.frees,
-            *((last if end else 0, num_bytes, -1, ELSEWHERE) for end, num_bytes in released),
-        )
+        rows = len(inside.rows)
+        if template.name == "exchange" and rows != len(template.rows):
+            return None
+        frees = (*inside.frees, *((row % rows, num_bytes, -1, ELSEWHERE) for row, num_bytes in released))
         return CutTemplate(
             inside.name, inside.rows, tuple(sorted((*inside.edges, *waits))), tuple(sorted(frees))
         )
@@ -142,22 +141,26 @@ def _played(program: CutProgram) -> Iterator[tuple[_Place, CutTemplate, Instance
         yield (kind, entry.chunk, first), template, entry
 
 
-def _outside(template: CutTemplate) -> tuple[tuple[Edge, ...], tuple[tuple[bool, int], ...]]:
-    """Waits for what was launched before the template, and bytes from before it that its first op (False) or
-    its last one releases.
-    """
+def _outside(template: CutTemplate) -> tuple[tuple[Edge, ...], tuple[tuple[int, int], ...]]:
+    """Waits for what was launched before the template, and bytes from before it that it releases, by row."""
     waits = tuple(edge for edge in template.edges if edge[1] < 0)
-    released = [free for free in template.frees if _is_outside(template, free)]
-    return waits, tuple(sorted((free[0] == len(template.rows) - 1, free[1]) for free in released))
+    released = [(_released(template, free), free[1]) for free in template.frees]
+    return waits, tuple(sorted((row, num_bytes) for row, num_bytes in released if row is not None))
 
 
 def _inside(template: CutTemplate) -> CutTemplate:
     """The template without them."""
     edges = tuple(edge for edge in template.edges if edge[1] >= 0)
-    frees = tuple(free for free in template.frees if not _is_outside(template, free))
+    frees = tuple(free for free in template.frees if _released(template, free) is None)
     return CutTemplate(template.name, template.rows, edges, frees)
 
 
-def _is_outside(template: CutTemplate, free: FreeRow) -> bool:
+def _released(template: CutTemplate, free: FreeRow) -> int | None:
+    """The row (0: the first, -1: the last) that releases what a schedule holds on to; None for what the
+    layers themselves do.  An exchange has the same rows whatever the layers, and messages may go at any.
+    """
     after, _, _, scope = free
-    return scope == ELSEWHERE and after in (0, len(template.rows) - 1)
+    last = len(template.rows) - 1
+    if scope != ELSEWHERE or (template.name != "exchange" and after not in (0, last)):
+        return None
+    return -1 if after == last else after

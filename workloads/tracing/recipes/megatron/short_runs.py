@@ -13,9 +13,11 @@ Note [Stages between]
     and with whom.  So of these only the second is run with every kind of rank.  The first rank of another is
     run with hollow layers (Note [Hollow runs]), and is what the second's is with the passes that the hollow
     runs show; this holds only where both hollow runs hold the same bytes, and every pass of one is known from
-    the other.  Its further ranks differ from it as those of the second stage do from theirs, where these
-    differ in templates that both stages have.  What is not told so is run; and where ranks then turn out not
-    to meet, nothing is told any more and all of them are run.
+    the other.  (Stages of even and of odd number send and receive in turn: where a reduction goes on beside,
+    the second tells the odd ones, and the third, which it does not tell, the even ones.)  Its further ranks
+    differ from it as those of the second stage do from theirs, where these differ in templates that both
+    stages have.  What is not told so is run; and where ranks then turn out not to meet, nothing is told any
+    more and all of them are run.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class ShortRuns:
         self._alone = start(lambda _: job.script(0), "outside of the schedule")
         self._apart: dict[int, RankTrace] = {}
         self._told: dict[int, RankTrace] = {}
+        self._teller: dict[int, int] = {}
         self._telling = True
         self._stride = job.world_size // job.pp
 
@@ -76,13 +79,12 @@ class ShortRuns:
     def tell_no_more(self) -> list[int]:
         """From now on every rank is run; returns those that had been told."""
         told = sorted({*self._told, *self._apart})
-        self._told, self._apart, self._telling = {}, {}, False
+        self._told, self._apart, self._teller, self._telling = {}, {}, {}, False
         return told
 
     def side_by_side(self, rank: int) -> tuple[CutProgram, CutProgram]:
         """Short programs of a rank that tells the layers of ``rank``, hollow and whole."""
-        tellers = [rank, rank % self._stride + _MODEL * self._stride]
-        teller = next((one for one in tellers if one in self._whole.seen), rank)
+        teller = self._teller.get(rank, rank)
         self._whole.run(self._new([teller]))
         self._run_hollow([teller])
         return self._hollow.seen[teller].program, self._whole.seen[teller].program
@@ -114,19 +116,30 @@ class ShortRuns:
         """Tell ranks between; run those that cannot be told."""
         new = [rank for rank in self._new(ranks) if rank not in self.seen]
         if self._job.period > 1:
-            leaders = [rank for rank in new if rank % self._stride == 0]
-            self._run_hollow([_MODEL * self._stride, *leaders] if leaders else [])
+            self._tell_leaders([rank for rank in new if rank % self._stride == 0])
         for rank in new:
-            found = self._of_stage(rank) if rank % self._stride else self._of_leader(rank)
+            found = self._of_stage(rank) if rank % self._stride else None
             if found is not None:
                 self._told[rank] = found
         self._record([rank for rank in new if rank not in self._told])
 
-    def _of_leader(self, rank: int) -> RankTrace | None:
-        """The first rank of a stage, from its hollow run and the second stage's first."""
-        if self._job.period == 1:
-            return None
+    def _tell_leaders(self, ranks: Sequence[int]) -> None:
+        """First ranks of stages, by the second stage's; what it does not tell, by the first of those."""
         model = _MODEL * self._stride
+        self._run_hollow([model, *ranks] if ranks else [])
+        while ranks:
+            found = {rank: self._of_leader(rank, model) for rank in ranks}
+            told = {rank: trace for rank, trace in found.items() if trace is not None}
+            self._told |= told
+            self._teller |= dict.fromkeys(told, model)
+            ranks = [rank for rank in ranks if rank not in told]
+            if not told:
+                return
+            model, *ranks = ranks or [model]
+            self._record([model])
+
+    def _of_leader(self, rank: int, model: int) -> RankTrace | None:
+        """The first rank of a stage, from its hollow run and what was recorded of that of ``model``."""
         hollow, theirs = self._hollow.seen[rank], self._hollow.seen[model]
         if (hollow.memory, hollow.held) != (theirs.memory, theirs.held):
             return None
