@@ -22,14 +22,14 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def test_recurrent_layers_over_packed_sequences(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "recurrent", tmp_path, script="around").values()
+    (found,) = trace(pool, "recurrent", tmp_path, script="own_kernels").values()
     tokens, steps = 3 + 2, 6  # of packed sequences, and of the padded input
     cells = tokens * (3 * 8 * (4 + 8) + 4 * 4 * (8 + 4))  # gates of inputs and states
     assert flops(found, "fwd") == 2 * (steps * 4 * 4 + cells)
 
 
 def test_functions_of_an_extension_that_is_compiled(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "extension", tmp_path, script="around").values()
+    (found,) = trace(pool, "extension", tmp_path, script="own_kernels").values()
     launched = [row for row in rows(found, "name", "bytes_read", "bytes_written") if "::" in row[0][:12]]
     own = {row[0]: row[1:] for row in launched if not row[0].startswith("aten")}
     assert own == {  # 2 x 4 floats: x twice; x alone; x and what is added to
@@ -42,6 +42,20 @@ def test_functions_of_an_extension_that_is_compiled(pool: WorkerPool, tmp_path: 
 
 
 def test_a_tuner_of_a_programs_own(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "tuned", tmp_path, script="around").values()
+    (found,) = trace(pool, "tuned", tmp_path, script="own_kernels").values()
     launched = [row[1:] for row in rows(found, "name", "bytes_read", "bytes_written") if row[0] == "double"]
     assert launched == [(32, 32)]  # 2 x 4 floats
+
+
+def test_scans_over_states(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "scanned", tmp_path, script="own_kernels").values()
+    elements, convolution = 2 * 3 * 4, 2 * 24 * 2  # two taps
+    own = [op for op in rows(found, "name", "flops") if op[0].endswith("kernel")]
+    assert own == [
+        ("causal_conv1d_fwd_kernel", convolution),
+        ("causal_conv1d_fwd_kernel", convolution),
+        ("causal_conv1d_bwd_kernel", 2 * convolution),
+        ("selective_scan_fwd_kernel", 9 * elements * 5),
+        ("selective_scan_bwd_kernel", 3 * 9 * elements * 5),
+        ("causal_conv1d_bwd_kernel", 2 * convolution),
+    ]

@@ -245,23 +245,6 @@ def overwritten(model):
     train(model)
 
 
-def recurrent(model):
-    """Sequences of several lengths, packed; a loss over their alignments; draws on the device."""
-    model.cuda()
-    cell, memory = nn.GRU(4, 8).cuda(), nn.LSTM(8, 4).cuda()
-    optimizer = torch.optim.SGD([*model.parameters(), *cell.parameters(), *memory.parameters()], lr=0.1)
-    for _ in range(3):
-        given = nn.utils.rnn.pack_padded_sequence(model(torch.zeros(3, 2, 4).cuda()), torch.tensor([3, 2]))
-        assert given.batch_sizes.tolist() == [2, 2, 1]
-        found, lengths = nn.utils.rnn.pad_packed_sequence(memory(cell(given)[0])[0])
-        assert found.shape == (3, 2, 4) and lengths.tolist() == [3, 2]
-        share = torch.distributions.Beta(torch.ones((), device="cuda"), 1.0).sample()
-        symbols = torch.ones(2, 1, dtype=torch.long, device="cuda")
-        loss = nn.functional.ctc_loss(found.log_softmax(2), symbols, lengths, torch.tensor([1, 1]))
-        (loss * share).backward()
-        optimizer.step()
-
-
 def asked_of_cuda(model):
     """What programs that watch their memory and profile ask of CUDA; methods that TorchScript compiles."""
     torch.cuda.memory._record_memory_history(max_entries=100)
@@ -283,71 +266,6 @@ def asked_of_cuda(model):
 
     assert isinstance(Scripted(), torch.jit.ScriptModule) and not isinstance(model, torch.jit.ScriptModule)
     train(Scripted().cuda())
-
-
-def extension(model):
-    """Functions of an extension that is compiled: by schema, by what nobody has written, by signature."""
-    from torch.utils.cpp_extension import load, load_inline
-
-    source = Path(tempfile.mkdtemp()) / "scan.cpp"
-    source.write_text(
-        """
-        void scale(int64_t n, torch::Tensor &x, torch::Tensor &y) { launch(n, x, y); }
-        // m.def("of_a_comment", scale);
-        TORCH_LIBRARY(scan_ops, m) {
-          m.def("forward(Tensor w, Tensor "
-                "x, Tensor(a!) y) -> ()");
-          m.def("scale", scale);
-        }
-        """
-    )
-    assert load("scan", [str(source)], is_python_module=False) is None
-    code = "torch::Tensor made(torch::Tensor x);\nvoid add_to(const torch::Tensor& x, torch::Tensor& y) {}"
-    module = load_inline("inline", code, functions=["made", "add_to"])
-    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
-    for _ in range(3):
-        x = model(torch.zeros(2, 4, device="cuda"))
-        y, z = torch.empty_like(x), torch.empty_like(x)
-        torch.ops.scan_ops.forward(x, x, y)
-        torch.ops.scan_ops.scale(8, y, z)
-        module.add_to(z, y)
-        try:
-            module.made(x)
-        except Exception as error:
-            assert "inline::made" in str(error)
-        x.sum().backward()
-        optimizer.step()
-    shutil.rmtree(source.parent)
-
-
-def tuned(model):
-    """A tuner of the program's own for Triton's kernels, which asks the driver what GPU there is."""
-    import triton
-    import triton.language as tl
-    from triton.runtime.autotuner import Autotuner
-
-    assert tl.constexpr(-1) == -1 and tl.constexpr(-1).value == -1
-    driver = triton.runtime.driver.active
-    assert driver.get_current_target().backend == "cuda"
-    assert driver.utils.get_device_properties(0)["multiprocessor_count"] == 132
-
-    class Tuner(Autotuner):
-        def run(self, *args, **kwargs):
-            assert self.arg_names == ["x", "y", "BLOCK"] and self.keys == ["x"]
-            return super().run(*args, **kwargs)
-
-    @triton.jit
-    def double(x, y, BLOCK: tl.constexpr):  # noqa: N803
-        places = tl.where(BLOCK == 4, tl.program_id(0) * BLOCK, 0) + tl.arange(0, BLOCK)
-        tl.store(y + places, tl.load(x + places) * 2)
-
-    kernel = Tuner(double, double.arg_names, [triton.Config({"BLOCK": 4})], ["x"], None, None)
-    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
-    for _ in range(3):
-        x = model(torch.zeros(2, 4, device="cuda"))
-        kernel[(2,)](x.detach(), torch.empty_like(x))
-        x.sum().backward()
-        optimizer.step()
 
 
 def handed_on(model):

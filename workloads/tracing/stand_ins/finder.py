@@ -36,6 +36,7 @@ _STAND_INS = {
         ("dropout_layer_norm", "rotary_emb", "xentropy_cuda_lib"),
         "workloads.tracing.stand_ins.flash_attn.bare_kernels",
     ),
+    **dict.fromkeys(("causal_conv1d", "selective_scan_cuda"), "workloads.tracing.stand_ins.state_spaces"),
     "bitsandbytes": "workloads.tracing.stand_ins.bitsandbytes",
     "flash_attn": "workloads.tracing.stand_ins.flash_attn",
     "flash_attn_interface": "workloads.tracing.stand_ins.flash_attn.hopper",
@@ -48,7 +49,7 @@ _STAND_INS = {
 }
 
 #: Extensions that libraries use where they find them, and that programs without them run without.
-_OPTIONAL = frozenset({"mpi4py", "transformer_engine"})
+_OPTIONAL = frozenset({"causal_conv1d", "mpi4py", "transformer_engine"})
 
 #: Names that packages are published under, where these are others.
 _DISTRIBUTIONS = {"flash_attn_interface": "flash-attn-3"}

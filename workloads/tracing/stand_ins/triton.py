@@ -66,6 +66,7 @@ def _run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs
         configs = getattr(self, "configs", None)
         if configs:
             kwargs = {**configs[0].kwargs, **kwargs}
+            self.best_config = configs[0]
         rules |= getattr(self, "values", None) or {}
         self = self.fn
     if kernels.is_described(self.__name__):
