@@ -59,3 +59,10 @@ def test_scans_over_states(pool: WorkerPool, tmp_path: Path) -> None:
         ("selective_scan_bwd_kernel", 3 * 9 * elements * 5),
         ("causal_conv1d_bwd_kernel", 2 * convolution),
     ]
+
+
+def test_a_choice_is_listed_where_the_host_comes_to_rely_on_it(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "rated", tmp_path, script="own_kernels").values()
+    lines = (Path(__file__).parent / "scripts" / "own_kernels.py").read_text(encoding="utf-8").splitlines()
+    line = 1 + next(number for number, text in enumerate(lines) if "topk(2" in text)
+    assert [(asked.kind, asked.site) for asked, _ in found.asked] == [("routing", f"own_kernels.py:{line}")]

@@ -1,4 +1,4 @@
-"""Kernels that programs bring along: ``own_kernels.py recurrent | extension | scanned | tuned``."""
+"""Kernels that programs bring along: ``own_kernels.py recurrent | extension | scanned | rated | tuned``."""
 
 import shutil
 import sys
@@ -83,6 +83,22 @@ def scanned(model):
         grads = selective_scan_cuda.bwd(*given)
         assert [one is None for one in grads] == [False] * 5 + [True, True, False]
         found.sum().backward()
+        optimizer.step()
+
+
+def rated(model):
+    """Places of the largest: compared on the device, and read by the host."""
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    labels = torch.zeros(2, dtype=torch.long, device="cuda")
+    for _ in range(3):
+        scores = model(torch.zeros(2, 4, device="cuda"))
+        right = (scores.argmax(dim=-1) == labels).sum()  # accuracy, which nobody reads
+        right += (scores.max(dim=-1)[1] == labels).sum()
+        counts = torch.zeros(4, dtype=torch.long, device="cuda")
+        chosen = scores.topk(2, dim=-1)[1].reshape(-1)
+        counts.scatter_add_(0, chosen, torch.ones_like(chosen))
+        assert counts.tolist() == [1, 1, 1, 1]
+        scores.sum().backward()
         optimizer.step()
 
 

@@ -9,7 +9,7 @@ import runpy
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -44,16 +44,26 @@ class ValuePolicy:
 
     def __call__(self, kind: str, tensor: Any, default: Any) -> Any:
         """The answer at the current call site."""
+        answer, tell = self.answer(kind, tensor, default)
+        tell()
+        return answer
+
+    def answer(self, kind: str, tensor: Any, default: Any) -> tuple[Any, Callable[[], None]]:
+        """The answer at the current call site, and what notes that the program makes use of it."""
         from workloads.tracing.fake import host_values
 
         site = call_site()
         given = next((key for key in self._values if site == key or site.endswith("/" + key)), None)
         answer = default if given is None else self._values[given]
-        if given is not None:
-            self.used.add(given)
         rule = "" if given is not None else host_values.rule_of(kind, tensor)
-        self.asked[ValueAsked(site, kind, float(answer), given is not None, rule)] += 1
-        return answer
+        asked = ValueAsked(site, kind, float(answer), given is not None, rule)
+
+        def tell() -> None:
+            if given is not None:
+                self.used.add(given)
+            self.asked[asked] += 1
+
+        return answer, tell
 
     def note(self, kind: str, rule: str = "", site: str = "") -> None:
         """At the current call site something else than a value is taken for granted: what other ranks give
@@ -177,6 +187,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     ended_by: BaseException | None = None
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
+        host_values.ask_later = policy.answer
         steps.on_evaluation = partial(policy.note, "evaluation")
         steps.on_failure = recorder.labels.on_failure = partial(_failed, policy, recorder, caught)
         saved_files.on_missing = cpp_extension.on_unseen = partial(policy.note, "missing")

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake.expert_load import ExpertLoad, assign, token_counts
-from workloads.tracing.fake.known_values import KnownValues, attach, remember
+from workloads.tracing.fake.known_values import KnownValues, attach, chosen_by, remember
 
 #: Choices among more than these are not experts.
 _MOST_EXPERTS = 1024
@@ -26,15 +26,16 @@ _CHOOSING = {"aten::topk": (2, -1), "aten::argmax": (1, None), "aten::max": (1, 
 
 
 class ExpertRouting:
-    """``load`` decides where tokens go; ``exponent_at`` is told of every decision and may give another
-    exponent (:class:`ExpertLoad`).  ``module`` names the layer that decides: recorded loads go by the order
-    in which layers decide first, also when they are recomputed.  ``known`` hears of the first decision.
+    """``load`` decides where tokens go; ``exponent_at`` may give another exponent (:class:`ExpertLoad`), and
+    what is told when the program comes to rely on the decision.  ``module`` names the layer that decides:
+    recorded loads go by the order in which layers decide first, also when they are recomputed.  ``known``
+    hears of the first decision.
     """
 
     def __init__(
         self,
         load: ExpertLoad,
-        exponent_at: Callable[[torch.Tensor, float], float],
+        exponent_at: Callable[[torch.Tensor, float], tuple[float, Callable[[], None]]],
         module: Callable[[], str],
         known: KnownValues,
     ) -> None:
@@ -62,13 +63,14 @@ class ExpertRouting:
         if not 0 < top_k < experts:
             return False
         own = self._load.exponent
-        exponent = self._exponent_at(scores, own)
+        exponent, tell = self._exponent_at(scores, own)
         shares = self.shares(experts, None if exponent == own else exponent)
         experts_of = assign(token_counts(shares, tokens, top_k), tokens, top_k)
         self._known.routed = True
         with torch._C._DisableTorchDispatch():
             values = torch.from_numpy(experts_of.reshape(chosen.shape))
         remember(chosen, values)
+        chosen_by(chosen, tell)
         return True
 
     def mark(self, routes: torch.Tensor, top_k: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import tensor
 
 from workloads.tracing.fake import host_values
-from workloads.tracing.fake.known_values import remember, values_of
+from workloads.tracing.fake.known_values import rely_on, remember, values_of
 
 
 def takes_apart(base: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any] | None:
@@ -58,6 +58,7 @@ def _parts(offs: torch.Tensor, length: int) -> list[slice]:
     """The groups as the host reads them; evenly spread over ``length`` where their bounds are not known."""
     groups = offs.numel()
     known = values_of(offs)
+    rely_on(offs)
     ends = [length * (group + 1) // groups for group in range(groups)] if known is None else known.tolist()
     if known is None:
         with torch._C._DisableTorchDispatch():

@@ -100,6 +100,7 @@ def real_result(tensor: Any) -> Any:
         return type(tensor)(map(real_result, tensor))
     if isinstance(tensor, FakeTensor) and tensor.fake_device.type == "cpu":
         found = values_of(tensor)
+        known_values.rely_on(tensor)
         return tensor if found is None else found
     return tensor
 

@@ -21,7 +21,15 @@ from torch.distributions import constraints
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import gpu_kernels, shapes_by_running, visible_devices
-from workloads.tracing.fake.known_values import forget, least, presume, presumed, remember_value, values_of
+from workloads.tracing.fake.known_values import (
+    forget,
+    least,
+    presume,
+    presumed,
+    rely_on,
+    remember_value,
+    values_of,
+)
 from workloads.tracing.sites import asserted
 
 _INITIALISERS = (
@@ -50,11 +58,14 @@ on_host_read: Callable[[torch.Tensor, str], None] | None = None
 #: what is sorted; said, not asked), "groups" (how rows are spread; said, not asked).
 ask: Callable[[str, torch.Tensor, Any], Any] | None = None
 
+#: Likewise; gives the answer and what is to be called once the program makes use of it.
+ask_later: Callable[[str, torch.Tensor, Any], tuple[Any, Callable[[], None]]] | None = None
+
 
 _RULES = {
     "share": "every element counts as true, every entry as different",
     "size": "as many as without values",
-    "routing": "the load of experts",
+    "routing": "the largest by the load of experts",
     "order": "as they stand, the largest spread evenly",
     "overflow": "gradients do not overflow",
     "groups": "rows are spread evenly over the groups of a product",
@@ -82,6 +93,7 @@ def _answer(kind: str, tensor: torch.Tensor, default: Any) -> Any:
 def read_scalar(tensor: torch.Tensor) -> bool | int | float:
     """The value that ``item()`` returns for a tensor without data (see the module's docstring)."""
     known = values_of(tensor)
+    rely_on(tensor)
     if known is not None:
         with torch._C._DisableTorchDispatch():
             found: bool | int | float = known.reshape(-1)[0].item()
@@ -96,6 +108,7 @@ def read_scalar(tensor: torch.Tensor) -> bool | int | float:
 def read_values(tensor: torch.Tensor) -> torch.Tensor:
     """All values of a tensor without data, on the host: known, or the one that :func:`read_scalar` gives."""
     known = values_of(tensor)
+    rely_on(tensor)
     if known is not None:
         return known
     answer = read_scalar(tensor) if tensor.numel() else 0
@@ -103,9 +116,12 @@ def read_values(tensor: torch.Tensor) -> torch.Tensor:
         return full(tensor.shape, answer, dtype=tensor.dtype, device="cpu")
 
 
-def routing_exponent(scores: torch.Tensor, default: float) -> float:
-    """Exponent of the Zipf load with which tokens choose experts by ``scores``."""
-    return float(_answer("routing", scores, default))
+def routing_exponent(scores: torch.Tensor, default: float) -> tuple[float, Callable[[], None]]:
+    """Exponent of the Zipf load with which tokens choose experts by ``scores``, and what is to be called when
+    sizes, or what the host reads, come to depend on the choice.
+    """
+    exponent, tell = (default, lambda: None) if ask_later is None else ask_later("routing", scores, default)
+    return float(exponent), tell
 
 
 def num_selected(mask: torch.Tensor) -> int:
@@ -113,6 +129,7 @@ def num_selected(mask: torch.Tensor) -> int:
     otherwise.
     """
     known = values_of(mask)
+    rely_on(mask)
     if known is not None:
         with torch._C._DisableTorchDispatch():
             return int(known.count_nonzero())

@@ -16,7 +16,7 @@ Note [Known values]
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ _most_integers = MOST_INTEGERS
 _VALUES = "_simcore_values"
 _PRESUMED = "_simcore_presumed"
 _LEAST = "_simcore_least"
+_CHOICES = "_simcore_choices"
 #: Operators whose values follow from shapes and numbers alone.
 _MADE = frozenset(
     f"aten::{name}"
@@ -107,6 +108,24 @@ def least(tensor: torch.Tensor) -> int:
     return int(getattr(tensor.untyped_storage(), _LEAST, 0))
 
 
+def chosen_by(tensor: torch.Tensor, tell: Callable[[], None]) -> None:
+    """Values of ``tensor`` rest on a choice: ``tell`` is called when the program comes to rely on it."""
+    setattr(tensor.untyped_storage(), _CHOICES, {id(tell): tell})
+
+
+def rely_on(tensor: Any) -> None:
+    """Sizes, or what the host reads, depend on the values of ``tensor``."""
+    for tell in _choices(tensor).values():
+        tell()
+
+
+def _choices(tensor: Any) -> dict[int, Callable[[], None]]:
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+        return {}
+    found: dict[int, Callable[[], None]] = getattr(tensor.untyped_storage(), _CHOICES, {})
+    return found
+
+
 def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False) -> None:
     """``tensor``, which is all of its storage, holds ``values``; ``shared``: and goes on to share them."""
     if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
@@ -136,6 +155,7 @@ def forget(tensors: list[torch.Tensor]) -> None:
                 found.pop(_VALUES, None)
                 found.pop(_PRESUMED, None)
                 found.pop(_LEAST, None)
+                found.pop(_CHOICES, None)
 
 
 class KnownValues:
@@ -146,8 +166,11 @@ class KnownValues:
 
     def sized_result(self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
         """What an operator gives whose result has as many elements as values say; None when not known."""
-        if operator.writes or self._inputs(args, kwargs) is None:
+        inputs = None if operator.writes else self._inputs(args, kwargs)
+        if inputs is None:
             return None
+        for tensor in inputs:
+            rely_on(tensor)
         return _computed(func, operator, args, kwargs)
 
     def follow(self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> bool:
@@ -179,7 +202,8 @@ class KnownValues:
     ) -> bool:
         if operator.base in _FILLING and outputs and self.fits(outputs[0]):
             _give_memory(outputs[0])
-        if operator.base not in _MADE and self._inputs(args, kwargs) is None:
+        inputs = self._inputs(args, kwargs)
+        if operator.base not in _MADE and inputs is None:
             return False
         if not outputs or not all(map(self.fits, outputs)):
             return False
@@ -188,6 +212,10 @@ class KnownValues:
             return False
         if not operator.writes:
             attach(outputs, real)
+        if self.routed and inputs:
+            made = {number: tell for one in inputs for number, tell in _choices(one).items()}
+            for output in outputs if made else ():
+                setattr(output.untyped_storage(), _CHOICES, made)
         return True
 
     def _inputs(self, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:

@@ -36,6 +36,9 @@ def take_over(triton: ModuleType) -> None:
         runtime.driver.set_active(_DRIVER)
 
 
+#: Configurations of a tuned kernel that are compared.
+_MOST_CONFIGURATIONS = 8
+
 #: ``triton.runtime.driver.active``: programs ask it what GPU there is.
 _DRIVER = SimpleNamespace(
     get_current_target=lambda: SimpleNamespace(
@@ -62,23 +65,67 @@ _DRIVER = SimpleNamespace(
 
 def _run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:  # noqa: ARG001
     rules: dict[str, Callable[..., Any]] = {}
+    tuner: Any = None
     while hasattr(self, "fn"):  # tuners wrap the kernel, the kernel wraps the Python function
-        configs = getattr(self, "configs", None)
-        if configs:
-            kwargs = {**configs[0].kwargs, **kwargs}
-            self.best_config = configs[0]
+        if tuner is None and getattr(self, "configs", None):
+            tuner = self
         rules |= getattr(self, "values", None) or {}
         self = self.fn
+    launch = partial(_launched, self, args, kwargs, rules, grid)
     if kernels.is_described(self.__name__):
-        kernels.launch_described(self.__name__, args, kwargs)
+        configs = [] if tuner is None else tuner.configs[:1]
+        given = {name: one for config in configs for name, one in config.kwargs.items()}
+        kernels.launch_described(self.__name__, args, {**given, **kwargs})
         return
     try:
-        given = _arguments(self, args, kwargs, rules)
-        launched = counted(TritonLaunch(self, given, grid))
+        launched = launch({}) if tuner is None else _tuned(tuner, self, args, kwargs, launch)
     except CannotCountError as error:
         raise kernels.UnknownKernelError(self.__name__, str(error)) from error
     kernels.counted.add(self.__name__)
     kernels.launch(self.__name__, reads=launched.reads, writes=launched.writes, cost=launched.cost)
+
+
+def _launched(
+    function: Any,
+    args: Any,
+    kwargs: dict[str, Any],
+    rules: dict[str, Callable[..., Any]],
+    grid: Any,
+    configuration: dict[str, Any],
+) -> kernels.LaunchedKernel:
+    given = _arguments(function, args, {**configuration, **kwargs}, rules)
+    return counted(TritonLaunch(function, given, grid))
+
+
+def _tuned(
+    tuner: Any, function: Any, args: Any, kwargs: dict[str, Any], launch: Callable[..., Any]
+) -> kernels.LaunchedKernel:
+    """The launch of the configuration that computes least, then moves least, as tuning would find it: others
+    multiply what lies outside of tensors.  Chosen once for what the program says that tuning depends on.
+    """
+    named = {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **kwargs}
+    chosen: dict[Any, Any] = vars(tuner).setdefault("_simcore_chosen", {})
+    key = tuple(str(named.get(name)) for name in getattr(tuner, "keys", None) or ())
+    if key in chosen:
+        tuner.best_config = chosen[key]
+        launched: kernels.LaunchedKernel = launch(chosen[key].kwargs)
+        return launched
+    distinct = {str(one.kwargs): one for one in reversed(tuner.configs)}
+    candidates = [one for one in tuner.configs if distinct[str(one.kwargs)] is one][:_MOST_CONFIGURATIONS]
+    found: list[Any] = []
+    failed = CannotCountError("it has no configuration")
+    for config in candidates:
+        try:
+            one = launch(config.kwargs)
+        except CannotCountError as error:
+            failed = error
+            continue
+        found.append((one.cost.flops, one.cost.bytes_read + one.cost.bytes_written, len(found), one, config))
+    if not found:
+        raise failed
+    *_, launched, tuner.best_config = min(found, key=lambda one: one[:3])
+    chosen[key] = tuner.best_config
+    return launched
 
 
 def _arguments(

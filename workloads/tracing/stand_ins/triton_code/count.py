@@ -6,7 +6,7 @@ Note [Counting a Triton kernel]
     what is loaded is known where the tensor's integers are.  What these programs load, store and multiply
     stands for all.  A tensor is read and written once at most: what is loaded again comes from a cache.  Of
     conditions on what is not known, equality is taken to fail and all else to hold; a loop of unknown length
-    runs once.  A tuned kernel has the first of its configurations.
+    runs once.  Of a tuned kernel's configurations the one counts that computes least.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from simcore.records import dataclass
-from workloads.tracing.fake.known_values import values_of
+from workloads.tracing.fake.known_values import rely_on, values_of
 from workloads.tracing.kernels import KernelCost, LaunchedKernel
 from workloads.tracing.stand_ins.triton_code.blocks import Dtype, Pointer, TritonBlock, as_block
 from workloads.tracing.stand_ins.triton_code.language import Language, TooLongError
@@ -138,6 +138,7 @@ def _known_integers(tensor: torch.Tensor, at: Any) -> Any:
     values = values_of(tensor)
     if values is None:
         return None
+    rely_on(tensor)
     flat = values.reshape(-1).numpy()
     return flat[np.clip(at, 0, flat.size - 1).astype(np.int64)] if flat.size else None
 
