@@ -9,7 +9,7 @@ import pytest
 
 from simcore.errors import InputError
 from simcore.graph import Graph
-from tests.tracing.small_jobs import column
+from tests.tracing.small_jobs import rows
 from workloads.tracing.drive import rank_run
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.script_job import ScriptJob
@@ -47,17 +47,6 @@ def _(source, target, n, BLOCK):
 def run(pool: WorkerPool, how: str, setup: Path | None = None) -> Any:
     """The RankTrace of one rank."""
     return pool.submit(rank_run.run_rank, ScriptJob(SCRIPT, (how,), world_size=8, setup=setup), 1).result()
-
-
-def rows(found: Any, *names: str) -> list[tuple[Any, ...]]:
-    """Columns of all ops of a step."""
-    return [
-        row
-        for entry in found.program.skeleton
-        for row in zip(
-            *(column(found.program.templates[entry.template], name) for name in names), strict=True
-        )
-    ]
 
 
 def test_an_operator_has_the_cost_that_the_user_gives(pool: WorkerPool, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcore.errors import InputError
-from tests.tracing.small_jobs import column
+from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import assign, parse_load, token_counts
@@ -33,17 +33,6 @@ def run(pool: WorkerPool, script: str, *arguments: str, rank: int = 1, **options
 
     job = ScriptJob(SCRIPTS / script, arguments, world_size=RANKS, **options)
     return pool.submit(rank_run.run_rank, job, rank).result()
-
-
-def rows(found: Any, *names: str) -> list[tuple[Any, ...]]:
-    """Columns of all ops of a step."""
-    return [
-        row
-        for entry in found.program.skeleton
-        for row in zip(
-            *(column(found.program.templates[entry.template], name) for name in names), strict=True
-        )
-    ]
 
 
 def exchanged(found: Any) -> list[int]:

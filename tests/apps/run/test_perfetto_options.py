@@ -8,22 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import simcore.apps.run.simulation
 import simcore.report
-from simcore.apps.main import app
 from simcore.graph import one_f_one_b, pipeline_graph, save_graph
 from tests.ring import write_ring_run
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Call ``simcore`` in an empty working folder."""
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_host_lanes_are_in_the_perfetto_file_when_asked_for(
