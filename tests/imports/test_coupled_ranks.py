@@ -11,11 +11,12 @@ LATENCY = 8
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def record(folder, computes, transfers, pauses, *, records=True):
+def record(folder, computes, transfers, pauses, *, records=True, late=None):
     """Traces of ranks that each play (compute, all_reduce, compute that waits for it) per layer.
 
-    ``computes[rank][layer]``, ``transfers[layer]`` and ``pauses[layer]`` in us; the host synchronises with
-    the device at the end of every second layer.
+    ``computes[rank][layer]``, ``transfers[layer]`` and ``pauses[layer]`` in us; ``late[layer][rank]`` is how
+    much later a rank's all_reduce ends.  The host synchronises with the device at the end of every second
+    layer.
     """
     ranks = range(len(computes))
     host, free = [0] * len(computes), [0] * len(computes)
@@ -35,8 +36,9 @@ def record(folder, computes, transfers, pauses, *, records=True):
                 waits = {"stream": 20, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": corr + 2}
                 events[rank].append(sync_record("Stream Wait Event", corr + 3, **waits))
             arrive.append(max(start + length, host[rank] + 6 + LATENCY))
-        end = max(arrive) + transfer
+        over = max(arrive) + transfer
         for rank in ranks:
+            end = over + (late[layer][rank] if late else 0)
             events[rank].append(kernel(NAME, arrive[rank], end - arrive[rank], stream=20, corr=corr + 4))
             events[rank].append(call("cudaEventRecord", host[rank] + 9, 1, corr=corr + 5))
             events[rank].append(call("cudaStreamWaitEvent", host[rank] + 10, 1, corr=corr + 6))
@@ -83,6 +85,18 @@ def test_any_job_comes_back_to_the_picosecond(tmp_path_factory, job, records):
     for row in play(import_traces(paths)).steps():
         assert round(row.replayed.span * 1e12) == round(row.recorded.span * 1e12)
         assert row.replayed == row.recorded
+
+
+def test_members_that_end_apart_end_as_they_did(tmp_path):
+    """Also where one call follows another: the next starts by its own rank's end."""
+    computes, late = [[50, 1, 70], [40, 1, 30]], [(0, 4), (6, 0), (3, 0)]
+    job = import_traces(record(tmp_path, computes, [30, 40, 30], [5, 5, 5], late=late))
+    replay = play(job)
+    for row in replay.steps():
+        assert row.replayed == row.recorded
+    for rank, end_ps in zip(job.ranks, replay.end_ps, strict=True):
+        since = end_ps - rank.recorded.end_ps
+        assert (since == since[0]).all()
 
 
 @settings(max_examples=30, deadline=None)

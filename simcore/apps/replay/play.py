@@ -21,6 +21,7 @@ from simcore.run import Setup, run
 from simcore.units import s_from_ps
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import BoolArray, ImportedRank
+from workloads.imports.recording.graph import ends_late
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ def replay_of(
         start = times.ready_ps[rank.flat]
         computes = ~rank.recorded.is_comm
         start[computes] = times.start_ps[rank.flat][computes]
-        end = times.end_ps[rank.flat]
+        rows = graph.flat_ops(graph.programs[graph.program_of_rank[number]]).row[rank.flat].astype(np.int64)
+        end = times.end_ps[rank.flat + ends_late(graph.ops, rows)]
         if rank.seen_after is not None:
             since = np.where(rank.seen_after >= 0, times.end_ps[rank.seen_after], start)
             start = np.minimum(end, np.maximum(start, since))

@@ -18,6 +18,7 @@ from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
 from simcore.records import dataclass
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import MAX_RANKS
+from workloads.imports.recording.graph import ends_late
 from workloads.imports.shapes import collective_by_shapes
 
 _ALONE_SIZE = 1
@@ -165,6 +166,8 @@ def _with_calls(ops: OpTable, calls: list[_GroupCall]) -> OpTable:
     for call in calls:
         group[call.row], collective[call.row] = call.symbol, call.kind
         num_bytes[call.row], recorded[call.row] = call.num_bytes, -1
+    rows = np.array([call.row for call in calls], dtype=np.int64)
+    recorded[rows[ends_late(ops, rows)] + 1] = 0  # all members of a simulated collective end at once
     return replace(
         ops, group=Strings.encode(group), collective=Strings.encode(collective), num_bytes=num_bytes,
         recorded_ps=recorded,

@@ -1,10 +1,10 @@
 """Collectives of several recorded ranks: which calls belong together, and how the ranks' clocks differ.
 
-Note [How long a collective takes].  From the last arrival to the median of its kernels' ends, on one clock.
-In a replay all members end at once; recorded, they end some us apart, and the last to come is seldom the
-first to go.  The shortest kernel would be the difference of two extremes: of calls that follow one another on
-a stream each would lose some us, and the whole chain 100.  A message is the shorter kernel: clocks of stages
-that exchange nothing else are as sure as the messages themselves.
+Note [How long a collective takes].  From the last arrival to the first end of its kernels, on one clock.
+Members end some us apart, each by its own time after that (``late_ps``), which is a pause behind its kernel
+and in the kernel where it is shown.  So what follows starts where it was recorded, and chains of calls, right
+behind one another, do not drift.  A message is the shorter kernel: clocks of stages that exchange nothing
+else are as sure as the messages themselves.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ class CoupledKernel:
 
 @dataclass(frozen=True)
 class CoupledCollective:
-    """A collective of the present ranks of a group; they end ``transfer_ps`` after the last has arrived."""
+    """A collective of the present ranks of a group: it is over ``transfer_ps`` after the last has arrived,
+    and each member's kernel ``late_ps`` after that.
+    """
 
     group: str
     collective: str
     num_bytes: int
     members: tuple[CoupledKernel, ...]
     transfer_ps: int
+    late_ps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,11 @@ def couple(ranks: list[RankOps], numbers: list[int], base_ps: list[int]) -> Rank
                 starts, ends = _times(ranks, clocks, joined)
                 if kind == SEND_RECV.name:
                     transfer_ps = min(end - start for start, end in zip(starts, ends, strict=True))
+                    late_ps = (0,) * len(ends)
                 else:
-                    ends.sort()
-                    median_ps = (ends[(len(ends) - 1) // 2] + ends[len(ends) // 2]) // 2
-                    transfer_ps = max(0, median_ps - max(starts))
-                coupled.append(CoupledCollective(name, kind, num_bytes, joined, transfer_ps))
+                    transfer_ps = max(0, min(ends) - max(starts))
+                    late_ps = tuple(max(0, end - max(starts) - transfer_ps) for end in ends)
+                coupled.append(CoupledCollective(name, kind, num_bytes, joined, transfer_ps, late_ps))
     if apart:
         refused.append(f"{apart} collectives whose kernels did not end together on all ranks")
     total = sum(int(ops.is_comm.sum()) for ops in ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from simcore.graph import Graph, OpKind, ProcessGroup, Workload
+from simcore.graph import Graph, OpKind, OpTable, ProcessGroup, Workload
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, IntArray, Strings
 from simcore.records import dataclass
 from workloads.imports.collective_names import graph_collective
@@ -18,10 +18,11 @@ from workloads.imports.recording.rank_ops import RankOps
 from workloads.imports.recording.waits import OpWaits
 
 _ALONE = "alone"  # the group of collectives whose other ranks were not recorded
+ENDS_LATE = "ends later than its peers"  # pauses behind coupled collectives
 HOST_THREAD = "host thread"  # streams that stand for host threads beside the main one
 _PACE = 512  # launches after which the host is known to have had room in the launch queue
 
-_Joined = tuple[str, CoupledCollective, int]  # group symbol, collective, the rank's op
+_Joined = tuple[str, CoupledCollective, int, int]  # group symbol, collective, the rank's op, how late it ends
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,14 @@ def build_graph(
     return graph, [part.op_row for part in parts]
 
 
+def ends_late(ops: OpTable, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Which of ``rows`` are coupled collectives with a pause behind them (the row that follows)."""
+    is_last = rows + 1 == len(ops)
+    behind = ops.name.equals(ENDS_LATE)[np.where(is_last, rows, rows + 1)]
+    found: npt.NDArray[np.bool_] = behind & ~is_last & (ops.kind[rows] == OpKind.COLLECTIVE)
+    return found
+
+
 def _families(
     ranks: list[RecordedRank], coupling: RankCoupling
 ) -> tuple[dict[str, ProcessGroup], list[list[_Joined]]]:
@@ -98,8 +107,8 @@ def _families(
             symbols[coupled.group, lanes] = symbol
             members = tuple(m.index for m in coupled.members)
             groups[symbol] = ProcessGroup(symbol, ((len(members), 1),), explicit=(members,))
-        for member in coupled.members:
-            joined[member.index].append((symbol, coupled, member.op))
+        for member, late_ps in zip(coupled.members, coupled.late_ps, strict=True):
+            joined[member.index].append((symbol, coupled, member.op, late_ps))
     return groups, joined
 
 
@@ -112,11 +121,16 @@ def _rank_columns(
     pause[np.unique(order.thread, return_index=True)[1]] += lead_ps
     gap = np.zeros(len(pause), dtype=np.int64)
     gap[is_op] = rank.times.gap_ps[order.op[is_op]]
-    on_gpu = np.cumsum(np.where(is_op, 1 + (gap > 0), ~is_main) + (~is_main & (pause > 0)))
+    late_of_op = np.zeros(len(ops), dtype=np.int64)
+    late_of_op[[op for _, _, op, _ in joined]] = [late_ps for _, _, _, late_ps in joined]
+    late = np.zeros(len(pause), dtype=np.int64)
+    late[is_op] = late_of_op[order.op[is_op]]
+    on_gpu = np.cumsum(np.where(is_op, 1 + (gap > 0) + (late > 0), ~is_main) + (~is_main & (pause > 0)))
     pace = np.zeros(len(pause), dtype=np.bool_)
     pace[1:] = on_gpu[1:] // _PACE != on_gpu[:-1] // _PACE
-    # Rows of an entry: the host's time, a note that the queue has room, the device's gap, the op itself.
-    layers = np.stack([pause > 0, pace, gap > 0, np.ones(len(pause), dtype=np.bool_)], axis=1)
+    # Rows of an entry: the host's time, a note that the queue has room, the device's gap, the op itself, and
+    # by how much it ends later than those that it met.
+    layers = np.stack([pause > 0, pace, gap > 0, np.ones(len(pause), dtype=np.bool_), late > 0], axis=1)
     row = (np.cumsum(layers.reshape(-1)) - 1).reshape(layers.shape)
     size = int(layers.sum())
     ints = {
@@ -130,7 +144,7 @@ def _rank_columns(
         if kind == "str"
     }
 
-    host, paces, gaps, last = (row[:, k][layers[:, k]] for k in range(4))
+    host, paces, gaps, last, lates = (row[:, k][layers[:, k]] for k in range(5))
     for rows, kind, stream, what in (
         (host, OpKind.HOST, "host", "host"),
         (paces, OpKind.SYNC, "host", "launch queue has room"),
@@ -141,10 +155,14 @@ def _rank_columns(
     ints["recorded_ps"][host] = pause[pause > 0]
     _further_threads(host, order.thread[pause > 0], ints, strings, names)
     lane_codes = np.array([names["stream"].code(lane) for lane in ops.lane_names], dtype=np.int32)
-    strings["stream"][gaps] = lane_codes[ops.lane[order.op[gap > 0]]]
-    ints["kind"][gaps] = int(OpKind.EVENT_WAIT)
-    ints["recorded_ps"][gaps] = gap[gap > 0]
-    strings["name"][gaps] = names["name"].code("gap before the next op")
+    for rows, there, lasting, what in (
+        (gaps, gap > 0, gap, "gap before the next op"),
+        (lates, late > 0, late, ENDS_LATE),
+    ):
+        strings["stream"][rows] = lane_codes[ops.lane[order.op[there]]]
+        ints["kind"][rows] = int(OpKind.EVENT_WAIT)
+        ints["recorded_ps"][rows] = lasting[there]
+        strings["name"][rows] = names["name"].code(what)
 
     launched = last[is_op]
     op_row = np.full(len(ops), -1, dtype=np.int64)
@@ -152,6 +170,7 @@ def _rank_columns(
     first_row = op_row.copy()  # where waits end: before the gap
     with_gap = order.op[gap > 0]
     first_row[with_gap] = op_row[with_gap] - 1
+    end_row = op_row + (late_of_op > 0)
     _write_ops(rank, joined, op_row, ints, strings, names)
     strings["stream"][op_row] = lane_codes[ops.lane]
 
@@ -163,10 +182,10 @@ def _rank_columns(
     strings["stream"][blocks] = names["stream"].code("host")  # waits by edges alone
     _further_threads(blocks, blocking, ints, strings, names)
     strings["name"][blocks] = [names["name"].code(block.name) for block in chosen]
-    sources = [op_row[list(block.waits_for)] for block in chosen]
+    sources = [end_row[list(block.waits_for)] for block in chosen]
     targets = [np.full(len(block.waits_for), at) for block, at in zip(chosen, blocks.tolist(), strict=True)]
     held, held_by = _launches_of_threads(order, np.where(pause > 0, row[:, 0], -1), row[:, 3])
-    src = np.concatenate([op_row[rank.waits.source], *sources, held_by])
+    src = np.concatenate([end_row[rank.waits.source], *sources, held_by])
     dst = np.concatenate([first_row[rank.waits.target], *targets, first_row[held]]).astype(np.int64)
     # A wait on what the one host launches only later cannot be kept; it is a tie of a few us.
     kept = src < dst
@@ -238,7 +257,7 @@ def _write_ops(
     strings["group"][at] = names["group"].code(_ALONE)
     for op in comm.tolist():
         strings["collective"][op_row[op]] = names["collective"].code(graph_collective(ops.collective(op)))
-    for symbol, coupled, op in joined:
+    for symbol, coupled, op, _ in joined:
         at_row = op_row[op]
         strings["group"][at_row] = names["group"].code(symbol)
         strings["collective"][at_row] = names["collective"].code(graph_collective(coupled.collective))
