@@ -30,6 +30,8 @@ from workloads.imports import ImportedJob
 LEVELS = ("recorded", "communication", "shapes")
 
 _MANY_SMS = 1 << 20
+#: Waits for ranks that were not recorded are named from this share of the steps on.
+LEFT_OUT = 0.05
 
 
 def play_level(
@@ -88,9 +90,10 @@ def play_level(
     if shapes is not None:
         notes += shapes.notes
         origins = {"fitted": shapes.predicted_ps / total, "recorded": 1 - shapes.predicted_ps / total}
-    return replay_of(
+    replay = replay_of(
         job, staged.graph, played_on, "fluid", result, staged.rank_of, notes=notes, origins=origins
     )
+    return replace(replay, notes=notes + _left_out(replay, staged))
 
 
 class EditedKernels:
@@ -110,6 +113,19 @@ class EditedKernels:
         if (self._factor == 1.0).all():
             return self._recorded.demands(ops, used)
         return self._recorded.demands(replace(ops, recorded_ps=self._before), used).scaled(self._factor)
+
+
+def _left_out(replay: Replay, staged: StagedJob) -> tuple[str, ...]:
+    """That waits for ranks which were not recorded make much of the recorded steps."""
+    steps = replay.steps() if staged.absent else []
+    span = sum(step.recorded.span for step in steps)
+    waits = sum(step.recorded.exposed_communication - step.replayed.exposed_communication for step in steps)
+    if not span or waits <= LEFT_OUT * span:
+        return ()
+    return (
+        f"{waits / span:.0%} of the recorded steps were waits in communication that are left out, as ranks"
+        " that were not recorded are assumed to come in time: recordings of all ranks show them",
+    )
 
 
 def _rows(job: ImportedJob, staged: StagedJob) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:

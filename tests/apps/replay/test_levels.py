@@ -46,6 +46,7 @@ def test_a_missing_peer_is_stood_in_for(tmp_path):
     assert lasted == planned_ps((0, 1))
     assert lasted < 1_000_000_000
     assert any("1 ranks were not recorded" in note for note in replay.notes)
+    assert any("of the recorded steps were waits in communication" in note for note in replay.notes)
     assert not any("last as recorded" in doubt for doubt in replay.doubts())
     recorded = play_level(import_traces([path]))
     assert recorded.steps()[0].error == 0
