@@ -98,5 +98,5 @@ def test_a_notebook_runs_and_holds_what_came_out(path, monkeypatch):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = [len(cell.outputs) for cell in cells]
     assert all(shown)
-    client.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    client.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     assert [len([one for one in cell.outputs if one.get("name") != "stderr"]) for cell in cells] == shown
