@@ -143,7 +143,6 @@ class _Built:
 
 def leave_out(config: Any) -> None:
     """Switch off in a ``Trainer.Config`` what does not belong to a training step."""
-    config.training.disable_cuda_graphs = True  # a captured graph would hide its kernels
     parallel, training = config.parallelism, config.training
     pipelined = parallel.pipeline_parallel_degree > 1
     rows = parallel.pipeline_parallel_microbatch_size if pipelined else training.local_batch_size
