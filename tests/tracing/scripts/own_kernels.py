@@ -98,6 +98,9 @@ def rated(model):
         chosen = scores.topk(2, dim=-1)[1].reshape(-1)
         counts.scatter_add_(0, chosen, torch.ones_like(chosen))
         assert counts.tolist() == [1, 1, 1, 1]
+        ended = torch.full((2,), True, device="cuda") | (scores.sum(-1) > 3)  # whatever is not known
+        assert ((scores.sum(-1) > 3).long() & ~ended).max().item() == 0
+        assert (ended & torch.full((2,), False, device="cuda")).max().item() is False and bool(ended.all())
         scores.sum().backward()
         optimizer.step()
 

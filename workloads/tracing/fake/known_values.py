@@ -61,6 +61,11 @@ _KEEPING = frozenset(
     )
 )
 _NEGATING = frozenset({"aten::logical_not", "aten::bitwise_not"})
+#: Operators of truth values that one such operand decides, whatever the other is.
+_DECIDED = {
+    **dict.fromkeys(("aten::logical_or", "aten::bitwise_or", "aten::__or__"), True),
+    **dict.fromkeys(("aten::logical_and", "aten::bitwise_and", "aten::__and__"), False),
+}
 _BOUNDING = frozenset({"aten::clamp", "aten::clamp_", "aten::clamp_min", "aten::clamp_min_"})
 _PRESUMPTIONS = {"aten::isfinite": True, "aten::isnan": False, "aten::isinf": False, "aten::isclose": True}
 
@@ -181,6 +186,8 @@ class KnownValues:
         outputs = operator.outputs(args, kwargs, result)
         if operator.base in _UNWRITTEN and len(outputs) == 1:
             return self._clear(outputs[0])
+        if operator.base in _DECIDED and self._is_decided(_DECIDED[operator.base], args, outputs):
+            return True
         drawn = operator.random and any(map(is_on_device, outputs))
         open_to = operator.base not in _NEVER and not drawn
         known = open_to and self._fold(func, operator, args, kwargs, outputs)
@@ -189,6 +196,24 @@ class KnownValues:
                 forget(outputs)
             _presume(operator.base, args, kwargs, outputs)
         return known
+
+    def _is_decided(self, answer: bool, args: Any, outputs: list[torch.Tensor]) -> bool:
+        """Truth values (or bits, of which none is kept), of which one operand alone decides every one: a
+        generation that is as long as it may be has ended, whatever its tokens are.
+        """
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        if len(outputs) != 1 or not self.fits(outputs[0]):
+            return False
+        if answer and any(one.dtype != torch.bool for one in tensors):
+            return False
+        for one in tensors:
+            known = values_of(one)
+            with torch._C._DisableTorchDispatch():
+                decides = known is not None and bool((known == int(answer)).all())
+            if decides and one.shape == outputs[0].shape:
+                remember_value(outputs[0], answer)
+                return True
+        return False
 
     def _clear(self, tensor: torch.Tensor) -> bool:
         """Integers that nobody has written may be any: 0.  Programs write a part of them and read that."""
