@@ -297,6 +297,22 @@ def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ran
     assert all(found[rank] == truth[rank] for rank in search.hashes)
 
 
+@pytest.mark.parametrize(
+    ("borders", "ran"),
+    [
+        ([63], [0, 1, 62, 63]),  # the last shard is smaller
+        ([62, 63], [0, 1, 61, 62, 63]),  # and the one before it
+        ([50], [0, 1, 48, 49, 50, 52, 56, 60, 62, 63]),  # 62, 60, 56, 48; then 52, 50, 49
+    ],
+)
+def test_uneven_shards_are_found_at_the_end(borders: list[int], ran: list[int]) -> None:
+    truth = {rank: f"part {sum(rank >= border for border in borders)}" for rank in range(64)}
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16)
+    search.ends(64)
+    assert search.classes(nested_axes((), 64)) == truth
+    assert sorted(search.hashes) == ran
+
+
 @pytest.mark.parametrize(("odd", "ran"), [(None, [0, 1, 2, 4, 6, 7]), (1, [0, 1, 2, 3, 4, 5, 6, 7])])
 def test_pipeline_stages_are_all_run(odd: int | None, ran: list[int]) -> None:
     """Four stages of two ranks each: the ends of the first and last speak for the rest, if they agree."""

@@ -7,10 +7,10 @@ Note [Distinct ranks]
     The world's first and last rank are run, and those that the script's code compares ranks with, and their
     recordings hashed.  Where they agree, and with more than one axis a rank inside all of them agrees, too,
     every rank is taken to do the same.  Otherwise, on each axis through the first rank, the second and the
-    last place are run; where these two differ, borders between them are searched by halving.  Of an axis of
-    pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and of each
-    combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`), which
-    must do what their combination does.
+    last place are run; where these two differ, borders between them are searched from the last place down, in
+    steps that double, and then by halving.  Of an axis of pipeline stages every place is run.  Places of an
+    axis that recorded alike are one kind, and of each combination of kinds one rank is run, and the corners
+    of the world (up to :data:`MOST_CORNERS`), which must do what their combination does.
 
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
@@ -97,7 +97,7 @@ class RankSearch:
             return [0] * axis.size if alike else list(range(axis.size))
         found = {0: self.hashes[0], axis.size - 1: self._hash_at(axis, axis.size - 1)}
         found[1] = self._hash_at(axis, 1)
-        self._between(axis, 1, axis.size - 1, found)
+        self._between(axis, 1, axis.size - 1, found, from_top=1)
         lowest: dict[str, int] = {}
         return [lowest.setdefault(found[place], place) for place in range(axis.size)]
 
@@ -109,19 +109,24 @@ class RankSearch:
             place -= 1
         return self.hashes[place * axis.stride]
 
-    def _between(self, axis: WorldAxis, low: int, high: int, found: dict[int, str]) -> None:
-        """Hashes of the places between two, by halving where these differ."""
+    def _between(
+        self, axis: WorldAxis, low: int, high: int, found: dict[int, str], from_top: int | None = None
+    ) -> None:
+        """Hashes of the places between two, where these differ by halving, but at first no further than
+        ``from_top`` below the upper one: uneven shards end there.
+        """
         if found[low] == found[high]:
             found.update(dict.fromkeys(range(low + 1, high), found[low]))
         elif high - low > 1:
-            middle = (low + high) // 2
+            middle = (low + high) // 2 if from_top is None else max((low + high) // 2, high - from_top)
             self._run([middle * axis.stride])
             found[middle] = self._hash_at(axis, middle)
             if (axis, middle) in self._unsure:
                 self._unsure |= {(axis, place) for place in range(low + 1, high)}
                 found.update(dict.fromkeys(range(low + 1, high), found[middle]))
                 return
-            self._between(axis, low, middle, found)
+            more = None if from_top is None else 2 * from_top if found[middle] == found[high] else 1
+            self._between(axis, low, middle, found, more)
             self._between(axis, middle, high, found)
 
     def _stand_in(self, rank: int) -> int:
