@@ -241,6 +241,10 @@ class NcclPlanner:
                 src, dst = ranks
                 return p2p_load(fabric, fabric.gpu_of_rank(src), fabric.gpu_of_rank(dst))
             case "routed" if kind.kernel is not None and kind.pair:
+                if len(ranks) != 2:
+                    raise InputError(
+                        f"{kind.name} is a message of two ranks, not a collective of {len(ranks)}"
+                    )
                 return p2p_load(fabric, *map(fabric.gpu_of_rank, ranks))
             case "routed" if kind.kernel is not None:
                 return routed_load(kind.kernel, fabric, layout)

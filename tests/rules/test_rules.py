@@ -202,6 +202,8 @@ def test_a_library_s_ops_become_messages():
     assert send == recv == 1 << 20
     with pytest.raises(GraphError, match="do not match"):
         after(graph, lambda graph: paired(graph, lambda op: 8 if op.name == "put" else 16))
+    with pytest.raises(InputError, match="test-put is a message of two ranks, not a collective of 3"):
+        NcclPlanner(Topology(CLUSTER)).plan("test-put", 1000, range(3))
 
 
 def test_neighbours_fuse_to_a_kernel_that_moves_what_crosses_its_border():
