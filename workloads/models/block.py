@@ -43,7 +43,8 @@ class LayerBlock:
     """A block and the place that it takes in a layer.
 
     ``key`` of the section ``model`` under which its dimensions stand, a ``spec``; "" for the block that is
-    at a place where no other is.  ``is_in(model, index)``: whether layer ``index`` has it.
+    at a place where no other is.  ``is_in(model, index)``: whether layer ``index`` has it in place of that;
+    nothing to say of a block that only a pattern of layers names.
     ``multiply_adds(model, index, seq, causal_once)``: of a token's forward, as :func:`model_flops` counts.
     ``check(model, where)``: InputError for dimensions that do not fit.
     ``adds_bias``: the residual sum behind it adds the model's bias.  ``symbol``: its letter in a pattern of

@@ -37,10 +37,11 @@ _ELEMENT_BYTES: Final = 2
 #: Scratch that XLA passes to cuBLAS as a result: what cuBLAS recommends (its manual, cublasSetWorkspace).
 _SCRATCH_BYTES: Final[Mapping[str, int]] = {"volta": 4 << 20, "ampere": 4 << 20}
 _SCRATCH_LATER_BYTES: Final = 32 << 20
-#: A product of which nothing but its time is known is as deep as small language models are wide, and has
-#: tiles by the dozen: sizes are powers of two.
+#: A product of which nothing but its time is known is taken to be as deep as small language models are wide,
+#: and tiles of a wave to be a multiple of 32, as sizes are powers of two.  A guess (docs/contention.md,
+#: "Products without a grid").
 _USUAL_DEPTH: Final = 2048
-_DOZENS: Final = 32
+_WAVE_MULTIPLE: Final = 32
 
 
 def tiles_of(name: str, blocks: int, m: int, n: int, batch: int) -> int:
@@ -94,7 +95,7 @@ def unrecorded_launch(
     waves = max(1, round(time_ps / PS_PER_S * flops / (2 * _LARGE_TILE * _USUAL_DEPTH)))
     if sm is not None and block is not None and sm.lost(block) == 1:
         block = None
-    return waves * max(1, gpu.num_sms // _DOZENS) * _DOZENS, 1, block
+    return waves * max(1, gpu.num_sms // _WAVE_MULTIPLE) * _WAVE_MULTIPLE, 1, block
 
 
 @lru_cache(maxsize=1 << 12)

@@ -121,10 +121,6 @@ def _multiply_adds(model: ModelSpec, *_: object) -> float:
     return model.hidden * (delta.projected + delta.inner) + rule
 
 
-def _is_in(model: ModelSpec, index: int) -> bool:
-    return "G" in model.letters(index)
-
-
 def _check(model: ModelSpec, where: str) -> None:
     delta = model.delta
     if delta is not None:
@@ -133,7 +129,7 @@ def _check(model: ModelSpec, where: str) -> None:
 
 register(
     LayerBlock(
-        "delta_net", "attention", _delta_net, _multiply_adds, key="delta", spec=DeltaSpec, is_in=_is_in,
+        "delta_net", "attention", _delta_net, _multiply_adds, key="delta", spec=DeltaSpec,
         check=_check, adds_bias=False, symbol="G",
     )
 )  # fmt: skip

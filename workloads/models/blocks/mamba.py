@@ -103,10 +103,6 @@ def _multiply_adds(model: ModelSpec, *_: object) -> float:
     return model.hidden * (mamba.projected + mamba.inner) + 3.5 * mamba.inner * mamba.state
 
 
-def _is_in(model: ModelSpec, index: int) -> bool:
-    return "M" in model.letters(index)
-
-
 def _check(model: ModelSpec, where: str) -> None:
     mamba = model.mamba
     if mamba is not None:
@@ -115,7 +111,7 @@ def _check(model: ModelSpec, where: str) -> None:
 
 register(
     LayerBlock(
-        "mamba", "attention", _mixer, _multiply_adds, key="mamba", spec=MambaSpec, is_in=_is_in, check=_check,
+        "mamba", "attention", _mixer, _multiply_adds, key="mamba", spec=MambaSpec, check=_check,
         adds_bias=False, symbol="M", module="mixer", norm="norm",
     )
 )  # fmt: skip
