@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from simcore.apps.run.settings import RunSettings, parse_settings
+from simcore.apps.run.settings import KEYS, RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER, load_cluster
 from simcore.outside import inside, read_text, there, yaml_document
@@ -247,7 +247,9 @@ def _of_sections(settings: Mapping[str, str]) -> dict[str, str]:
     overrides = {key: text for key, text in settings.items() if key.partition(".")[0] in SECTIONS}
     for key in settings.keys() - overrides.keys():
         section, _, name = key.partition(".")
-        close = difflib.get_close_matches(section, SECTIONS, n=1, cutoff=0.8) if name else _sections_of(key)
+        close = difflib.get_close_matches(section, SECTIONS, n=1, cutoff=0.8) if name else []
+        if not close and key not in KEYS:
+            close = _sections_of(name or key)
         if close:
             raise InputError(f"unknown setting {key!r}; did you mean '{close[0]}.{name or key}'?")
     return overrides

@@ -127,6 +127,7 @@ def test_a_run_states_its_band_and_the_nearest_measured_runs(
     [
         (["--set", "parallel.tpp=2"], "did you mean 'tp'"),
         (["--set", "tp=2"], "did you mean 'parallel.tp'"),
+        (["--set", "workload.recompute=full"], "did you mean 'training.recompute'"),
         (["--set", "trainig.seq=128"], "did you mean 'training.seq'"),
         (["--set", "training.fp8_recipe=mxfp8"], "did you mean 'software.fp8_recipe'"),
         (["--set", "workload.kernels=flash"], "a described job has software"),
