@@ -367,8 +367,8 @@ def test_user_buffers_do_not_leave_a_domain() -> None:
     with pytest.raises(InputError, match="within one NVLink domain, and NVLink joins 8 GPUs; nearest: tp=8"):
         complete(said, "a job", num_gpus=16)
     assert complete(said, "a job", num_gpus=16, domain_gpus=72).training.tp_overlap
-    # 72 = 4 x 16 + 8: the fifth group has its last 8 ranks in the next rack.
-    edge = "of which ranks 64 to 79, a group of tp=16, have 8; nearest: tp=12 or tp=18"
+    # 72 = 4 x 16 + 8: the fifth group has its last 8 ranks in the next rack.  18 divides 72, not 16 heads.
+    edge = "of which ranks 64 to 79, a group of tp=16, have 8; nearest: tp=8$"
     with pytest.raises(InputError, match=edge):
         complete(said, "a job", num_gpus=144, domain_gpus=72)
     assert complete(said, "a job", num_gpus=128, domain_gpus=64).training.tp_overlap

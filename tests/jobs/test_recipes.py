@@ -64,6 +64,18 @@ def test_rows_take_what_they_leave_open_from_the_recipe() -> None:
     assert describe(row(tp="4", vpp="")).preset == "megatron-bridge"
 
 
+def test_a_recipe_is_of_the_model_by_name_and_of_the_sharding() -> None:
+    empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    nano = row(**empty, model="Nemotron_3_Nano", gpus="8", tp="1", pp="1", vpp="", ep="8", micro_batch="2",
+               global_batch="512", precision="MXFP8")  # fmt: skip
+    # 3.5 Lightning has the same sizes, and a recipe that is sharded whole.
+    assert describe(nano).preset == "nemotron_3_nano_pretrain_8gpu_gb200_fp8mx"
+    lightning = RunRow(2, {**nano.columns, "model": "Nemotron 3.5 Lightning"})
+    assert describe(lightning).preset == "nemotron_3_5_lightning_pretrain_8gpu_gb200_fp8mx"
+    sharded = RunRow(2, {**lightning.columns, "zero_fsdp": "Megatron-FSDP"})
+    assert describe(sharded).preset == "nemotron_3_5_lightning_pretrain_8gpu_gb200_fp8mx_fsdp"
+
+
 def test_what_a_layout_makes_room_for_goes_with_it() -> None:
     fsdp = {"tp": "1", "pp": "1", "vpp": "", "precision": "BF16"}
     (sharded,) = describe(row(**fsdp, zero_fsdp="FSDP")).cases

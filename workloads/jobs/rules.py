@@ -7,6 +7,7 @@ table of published runs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Final
 
 from simcore.errors import InputError
@@ -230,7 +231,8 @@ def overlap_of_tensor_parallelism(draft: Draft) -> None:
             first = joins // tp * tp
             joined += f" of which ranks {first} to {first + tp - 1}, a group of tp={tp}, have {joins - first}"
         if draft.is_said("training.tp_overlap"):
-            near = [f"tp={degree}" for degree in nearest_divisors(joins, tp) if degree]
+            both = gcd(joins, draft.num_gpus, getattr(draft.model, "heads", 0))
+            near = [f"tp={degree}" for degree in nearest_divisors(both, tp) if degree]
             raise InputError(
                 f"{draft.where}: training.tp_overlap=True with tp={tp}: user buffers lie within one NVLink"
                 f" domain, and {joined}; nearest: {' or '.join(near)}"

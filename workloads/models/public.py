@@ -59,14 +59,18 @@ def context_of(name: str) -> int:
 
 
 def find_model(text: str) -> Mapping[str, Any]:
-    """Fields of the model that a table means by ``text`` ("Llama 3.1 8B", "mixtral_8x7b"); empty if none.
+    """Fields of the model that a table means by ``text`` ("Llama 3.1 8B", "mixtral_8x7b"); empty if none."""
+    name = found_name(text)
+    return _fields(_tables()["models"][name]) if name else {}
 
-    The first pattern of ``public.toml`` that is found in the text, in lower case with "-" for blanks.
+
+def found_name(text: str) -> str:
+    """Name of that model: the first pattern of ``public.toml`` found in ``text``, in lower case with "-" for
+    blanks; "" if none is.
     """
     said = re.sub(r"[\s_/-]+", "-", text.lower())
-    models = _tables()["models"].values()
-    found = next((entry for entry in models if re.search(entry["pattern"], said)), None)
-    return _fields(found) if found is not None else {}
+    models = _tables()["models"].items()
+    return next((name for name, entry in models if re.search(entry["pattern"], said)), "")
 
 
 def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,20 @@ def test_widths_by_name_and_dense_layers_of_a_cut_model() -> None:
     assert case.software.cross_entropy == "fused"
 
 
+def test_models_that_are_cut_by_their_name() -> None:
+    empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    cut = _row(**empty, model="DeepSeek-V3 (proxy, 3 layers)", pp="1", tp="1", ep="8")
+    model = describe(cut).cases[0].model
+    # The whole model begins with three layers without experts: a cut of three would have none.
+    assert (model.layers, model.moe is not None and model.moe.first_layer) == (3, 0)
+    assert any("cut to 3 layers: all with experts" in note for note in notes_of(cut))
+    four = describe(_row(**empty, model="Mixtral 8x22B 4-layer proxy", pp="1", tp="1", ep="8")).cases[0].model
+    assert four.layers == 4
+    whole = _row(**empty, model="DeepSeek-V3 proxy", pp="1", tp="1", ep="8")
+    assert describe(whole).cases[0].model.layers == 61
+    assert any("a proxy of unknown depth" in note for note in notes_of(whole))
+
+
 def test_public_models_fill_empty_columns() -> None:
     empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
     (case,) = describe(_row(**empty, model="Qwen3 MoE 30B", pp="1", tp="1", ep="8")).cases

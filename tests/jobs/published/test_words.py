@@ -105,6 +105,11 @@ def test_over_how_many_ranks_parameters_are_sharded(text: str, ranks: int) -> No
         ({"model": "Mamba2-8b"}, "Mamba"),
         ({"model": "Zebra-9"}, "hidden is not given"),
         ({"gpu_type": "MI250X"}, "no profile for GPU 'MI250X'; known: .*h100"),
+        ({"gpu_type": "MI300A"}, "no profile for GPU 'MI300A'"),
+        ({"model": "DeepSeek-V3.2"}, "keys that an indexer chooses"),
+        ({"model": "Mistral Large 3"}, "dimensions are not known"),
+        ({"model": "FLUX.1-schnell"}, "no language model: diffusion"),
+        ({"model": "dlrm_dcnv2"}, "a recommender: a table with throughput_samples_s"),
     ],
 )
 def test_what_is_not_modelled_is_refused_with_its_reason(changes: dict[str, str], words: str) -> None:
@@ -119,6 +124,8 @@ def test_what_is_not_modelled_is_refused_with_its_reason(changes: dict[str, str]
         ({"gpu_type": "A100-SXM4-40GB"}, "a100-40gb-16", "ga100"),
         ({"gpu_type": "A100-SXM4-40GB", "notes": "4 GPUs per node"}, "hgx4-a100-16", "ga100"),
         ({"gpu_type": "H20"}, "h20-16", "gh100"),
+        ({"gpu_type": "AMD Instinct MI300"}, "mi300x-16", "mi300"),
+        ({"gpu_type": "MI355_8x"}, "mi355x-16", "mi350"),
         ({"gpu_type": "A10"}, "a10-16", ""),
         ({"gpu_type": "Tesla V100-SXM2-32GB"}, "dgx1v-16", ""),
     ],

@@ -21,7 +21,7 @@ from simcore.hardware import cluster_for
 from simcore.outside import csv_rows
 from simcore.records import dataclass
 from workloads.models.model import AnyModel
-from workloads.models.public import named_model
+from workloads.models.public import found_name, named_model
 from workloads.models.spec import ModelSpec
 
 _FOLDER: Final = files("workloads.jobs.presets") / "recipes"
@@ -29,6 +29,8 @@ _LISTS: Final = ("recompute_modules", "offload")
 _STAGES: Final = "stage_layers"
 #: Degrees by which a published run is told from another of the same model.
 _DEGREES: Final = ("tp", "pp", "cp", "ep")
+#: What "FSDP" may mean, which recipes take in Megatron's own form.
+_SHARDED: Final = ("zero3", "fsdp1", "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ def recipe_of(
 ) -> PublishedRecipe | None:  # fmt: skip
     """The recipe that a run of ``model`` followed: the same precision and degrees, nearest in GPUs.
 
-    None where no recipe for the GPU has these: flags of another layout say nothing of it.
+    Of several models of the same sizes that of the run's name, of several ways to shard the run's.
+    None where no recipe for the GPU has these degrees: flags of another layout say nothing of it.
     """
     degrees = tuple(parallel.get(key, 1) for key in _DEGREES)
     precision = training.get("precision", "bf16")
@@ -86,9 +89,12 @@ def recipe_of(
         and tuple(one.settings["parallel"][key] for key in _DEGREES) == degrees
     ]
     chunks, micro = parallel.get("virtual_stages", 1), training.get("micro_batch")
+    name, sharded = found_name(model.name), training.get("sharding", "zero1") in _SHARDED
     return min(
         alike,
         key=lambda one: (
+            one.model != name,
+            (one.settings["training"]["sharding"] in _SHARDED) != sharded,
             one.settings["parallel"]["virtual_stages"] != chunks,
             one.settings["software"].get("fp8_recipe", "mxfp8") != "mxfp8",  # Blackwell's, where none is said
             one.settings["training"]["micro_batch"] != micro,

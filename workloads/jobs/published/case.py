@@ -112,7 +112,8 @@ def _recipe_of(row: RunRow, preset: Preset, model: ModelSpec) -> PublishedRecipe
     kinds = (("peft", r"\b(lora|peft)\b"), ("sft", r"\b(sft|fine-?tuning)\b"))
     kind = next((name for name, words in kinds if re.search(words, said, re.IGNORECASE)), "pretrain")
     parallel = said_of_layout(row, preset, model)
-    training = {**precision_of(row), **_batches(row, parallel["dp"], {})}
+    usual = str(preset.values("training").get("sharding", "zero1"))
+    training = {**precision_of(row), **sharding_of(row, usual), **_batches(row, parallel["dp"], {})}
     recipe = fp8_recipe_of(row)
     return recipe_of(model, gpu, row.count("gpus"), kind, training, recipe, parallel)
 
@@ -256,7 +257,7 @@ def _content(
 def _dispatcher(row: RunRow) -> dict[str, Any]:
     """Token dispatcher where the row names one."""
     said = row.text("overlap_notes").lower()
-    if re.search(r"deepep|hybridep|flex dispatcher", said):
+    if re.search(r"(deep|hybrid)[\s_-]?ep\b|flex dispatcher", said):
         return {"moe_dispatcher": "flex"}
     if re.search(r"alltoall dispatcher|\ba2a\b", said):
         return {"moe_dispatcher": "alltoall"}

@@ -55,7 +55,7 @@ def said_of_layout(row: RunRow, preset: Preset, model: ModelSpec) -> dict[str, A
     style = next((style for pattern, style in _CP_STYLES if re.search(pattern, said, re.IGNORECASE)), "")
     if style and degrees["cp"] > 1:
         found["cp_style"] = style
-    etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
+    etp = re.search(r"\bETP\)?\s*=?\s*(\d+)", said, re.IGNORECASE)
     if etp:
         found["etp"] = int(etp[1])
     elif re.search(r"\(ETP\)\s*==\s*TP", said):

@@ -51,7 +51,7 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
         raise InputError(f"{row.id}: experts: {error}") from None
     ffn = _ffn(row, public, hidden, moe)
     sizes = {
-        "layers": _count(row, "layers", public),
+        "layers": _layers_of_a_cut(row) or _count(row, "layers", public),
         "hidden": hidden,
         "heads": heads,
         "kv_heads": _count(row, "kv_heads", public, 0) or heads,
@@ -85,6 +85,11 @@ def assumed_sizes(row: RunRow) -> list[str]:
         remarks.append(f"heads are not given: hidden / {_USUAL_HEAD}")
     if not row.says("ffn") and "ffn" not in public:
         remarks.append("ffn is not given: 4 x hidden")
+    cut = _layers_of_a_cut(row)
+    if 0 < cut <= public.get("moe", {}).get("first_layer", 0):
+        remarks.append(f"cut to {cut} layers: all with experts, where the model begins without")
+    if re.search(r"\bproxy\b", row.text("model"), re.IGNORECASE) and not (row.says("layers") or cut):
+        remarks.append("a proxy of unknown depth: predicted with all layers")
     return remarks
 
 
@@ -105,6 +110,12 @@ def _public(row: RunRow) -> dict[str, Any]:
     if public and row.says("hidden") and row.count("hidden") != public["hidden"]:
         return {key: value for key, value in public.items() if key not in _DIMENSIONS}
     return public
+
+
+def _layers_of_a_cut(row: RunRow) -> int:
+    """Layers of a model that is cut by its name ("proxy, 4 layers", "cut to 4 layers"); 0 where it is not."""
+    said = re.search(r"\b(\d{1,3})[\s-]layers?\b", row.text("model"), re.IGNORECASE)
+    return int(said[1]) if said and not row.says("layers") else 0
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -163,8 +174,11 @@ def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
     if widths := _widths(row):
         named = re.search(r"(\d{1,9}) expert", row.text("ffn"))
         known["ffn"] = int(named[1]) if named else widths[-1]
-    if dense := re.search(r"cut to \d+ layers, (\d{1,4}) dense", row.text("model")):
+    layers = _layers_of_a_cut(row)
+    if dense := re.search(r"\b(\d{1,4}) dense", row.text("model")):
         known["first_layer"] = int(dense[1])
+    elif 0 < layers <= known.get("first_layer", 0):
+        known["first_layer"] = 0
     if "top_k" not in known or "ffn" not in known:
         raise InputError(f"{row.id}: experts without moe_topk or ffn")
     shared = re.search(r"shared\s*(\d+)", row.text("moe_experts")) or re.search(
