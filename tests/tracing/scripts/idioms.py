@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
@@ -51,6 +52,19 @@ def broadcast_objects(*objects):
     found = list(objects)
     dist.broadcast_object_list(found, 0)
     return found
+
+
+def dealt(one):
+    """Each row to the rank of its number."""
+    rows = [torch.empty_like(row) for row in one]
+    dist.all_to_all(rows, list(one))
+    return torch.stack(rows).tolist()
+
+
+def summed_of_own_row(one):
+    found = torch.empty_like(one[0])
+    dist.reduce_scatter(found, list(one))
+    return found.tolist()
 
 
 def put_in_place(one):
@@ -203,6 +217,18 @@ def idioms(rank, ranks, device, gloo, store):
         "tensor of tensors": lambda: torch.tensor([dev(1), dev(2)]).tolist(),
         "triangle": lambda: torch.tril(torch.ones(3, 3, dtype=torch.bool)).sum().item(),
         "pad": lambda: nn.utils.rnn.pad_sequence([t([1, 2]), t([3])], batch_first=True).tolist(),
+        "parts": lambda: [one.tolist() for one in dev([1.0, 2.0, 3.0]).unsafe_chunk(2)],
+        "conjugate": lambda: torch.view_as_real(dev([1 + 2j]).conj() * 2).tolist(),
+        "spectrum": lambda: torch.fft.ifft(dev([1.0, 2.0])).real.tolist(),
+        "mask of rows": lambda: (
+            torch.rand(3, 4, device=device).masked_select(dev([[True], [False], [True]])).shape
+        ),
+        "least squares": lambda: (
+            lambda a: [tuple(one.shape) for one in torch.linalg.lstsq(a, a[..., :2], driver="gels")]
+        )(torch.rand(2, 5, 3, device=device)),
+        "attention without heads": lambda: (
+            nn.functional.scaled_dot_product_attention(*[torch.rand(2, 5, 6, device=device)] * 3).shape
+        ),
         "lengths": lambda: batch["mask"].to(device).sum(-1).max().item(),
         "labels": lambda: (batch["ids"].to(device) != 0).sum().item(),
         "to the device and back": lambda: batch["ids"].to(device).cpu().numpy().sum().item(),
@@ -265,6 +291,11 @@ def idioms(rank, ranks, device, gloo, store):
         "sum of () and (1,)": lambda: np.ravel(reduced(dev(2.0) if rank % 2 else dev([1.0]))).tolist(),
         "by gloo": lambda: after(lambda one: dist.all_reduce(one, group=gloo), t([rank + 1])).tolist(),
         "flags": lambda: broadcast(dev([1, 0, 1]) if rank == 0 else dev([0, 0, 0])),
+        "flags of the last": lambda: (
+            functional.broadcast(dev([rank, 1]), ranks - 1, dist.group.WORLD) + 0
+        ).tolist(),
+        "counts for each": lambda: dealt(dev([[10 * rank + to] for to in range(ranks)])),
+        "sums for each": lambda: summed_of_own_row(dev([[rank + to, 1] for to in range(ranks)])),
         "seed of the last": lambda: broadcast(t([100 + rank]).to(device), ranks - 1),
         "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
         "shapes of all": lambda: gathered(t([rank, 3]), device),

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake.expert_load import ExpertLoad, assign, token_counts
-from workloads.tracing.fake.known_values import KnownValues, attach, chosen_by, remember
+from workloads.tracing.fake.known_values import KnownValues, chosen_by, remember
 
 #: Choices among more than these are not experts.
 _MOST_EXPERTS = 1024
@@ -81,7 +81,7 @@ class ExpertRouting:
         with _disable_current_modes():
             real = zeros(tokens, experts, dtype=routes.dtype, device="cpu")
             real.scatter_(1, torch.from_numpy(chosen), 1)
-        attach(routes, real)
+        remember(routes, real)
 
     def shares(self, experts: int, exponent: float | None = None) -> NDArray[np.float64]:
         """Share of every expert in the routing layer that runs; ``exponent`` instead of the load's own."""

@@ -12,6 +12,7 @@ import torch.utils._foreach_utils as foreach
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend
+from torch.nn.functional import pad
 
 from workloads.tracing.fake.storages import touched_bytes
 from workloads.tracing.kernels import KernelCost, register_cost
@@ -84,15 +85,20 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     """One kernel; which is torch's choice on the GPU that the program sees (Note [Which attention])."""
-    backend = _attention_backend(query, value, attn_mask)
+    backend = _attention_backend(query, key, value, attn_mask)
     if backend == SDPBackend.MATH:
         return torch.ops.aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
     if backend == SDPBackend.FLASH_ATTENTION:
-        return torch.ops.aten._scaled_dot_product_flash_attention(
+        width = query.shape[-1]
+        if width % 8:  # torch fills heads up to a multiple of eight
+            scale = width**-0.5 if scale is None else scale
+            query, key, value = (pad(one, (0, -width % 8)) for one in (query, key, value))
+        found = torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
+        return found[..., :width] if width % 8 else found
     repeated = backend == SDPBackend.EFFICIENT_ATTENTION and enable_gqa
     if repeated and query.shape[-3] != key.shape[-3]:
         repeats = query.shape[-3] // key.shape[-3]
@@ -120,7 +126,7 @@ _USUAL_ORDER = [
 
 
 def _attention_backend(
-    query: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None
 ) -> SDPBackend:
     """Note [Which attention].
 
@@ -128,23 +134,30 @@ def _attention_backend(
     9.0 from torch 2.11 on (measured on an H200 there; 2.9 took flash), then flash, memory-efficient, math
     (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).  Those that the program switches off, or that do
     not know its tensors, are passed over: flash has no masks, both no fp32; cuDNN is trained with heads of up
-    to 128 and gives a mask no gradient.
+    to 128 and gives a mask no gradient.  Only products know tensors of other than four dimensions, sequences
+    that are not as many on both sides, fp64, and heads of which 16 bytes hold no whole part.
     """
     order = [SDPBackend(one) for one in torch._C._get_sdp_priority_order()]
     if order == _USUAL_ORDER and _prefers_cudnn():
         order.insert(0, SDPBackend.CUDNN_ATTENTION)
     half = query.dtype in (torch.float16, torch.bfloat16)
     width = query.shape[-1]  # multi-head latent attention has narrower values
-    same = half and width == value.shape[-1] and width % 8 == 0
+    dense = {one.dim() for one in (query, key, value)} == {4} and query.shape[0] == key.shape[0]
+    same = dense and half and width == value.shape[-1]
+    aligned = not any(one.shape[-1] * one.element_size() % 16 for one in (query, value))
     learnt = attn_mask is not None and attn_mask.requires_grad
     cuda: Any = torch.backends.cuda
     fits = {
-        SDPBackend.CUDNN_ATTENTION: same and width <= 128 and not learnt and cuda.cudnn_sdp_enabled(),
+        SDPBackend.CUDNN_ATTENTION: (
+            same and aligned and width <= 128 and not learnt and cuda.cudnn_sdp_enabled()
+        ),
         SDPBackend.FLASH_ATTENTION: same and width <= 256 and attn_mask is None and cuda.flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: (
+            dense and aligned and query.dtype != torch.float64 and cuda.mem_efficient_sdp_enabled()
+        ),
         SDPBackend.MATH: cuda.math_sdp_enabled(),
     }
-    return next((one for one in order if fits.get(one)), SDPBackend.EFFICIENT_ATTENTION)
+    return next((one for one in order if fits.get(one)), SDPBackend.MATH)
 
 
 def _prefers_cudnn() -> bool:

@@ -9,9 +9,11 @@ assertion as it passes.  Of a mask every element counts as true: an upper bound 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch._dynamo  # its table of torch functions must be filled before they are patched
 from torch import full, zeros
@@ -162,8 +164,9 @@ def _nonzero(mode: FakeTensorMode, _func: Any, mask: torch.Tensor) -> torch.Tens
 def _masked_select(
     mode: FakeTensorMode, _func: Any, tensor: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
+    spread = math.prod(np.broadcast_shapes(tensor.shape, mask.shape)) // max(1, mask.numel())
     with mode:
-        return tensor.new_empty((num_selected(mask),))
+        return tensor.new_empty((num_selected(mask) * spread,))
 
 
 def _unique(
@@ -260,7 +263,8 @@ def install() -> None:
     implementations[aten.allclose.default] = _allclose
     implementations[aten.nonzero.default] = _nonzero
     implementations[aten.masked_select.default] = _masked_select
-    for operator in (aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default):
+    uniques = (aten._unique2, aten.unique_consecutive, aten.unique_dim, aten.unique_dim_consecutive)
+    for operator in (one.default for one in uniques):
         implementations[operator] = _unique
     implementations[aten.bincount.default] = _bincount
     implementations[aten.repeat_interleave.Tensor] = _repeat_interleave

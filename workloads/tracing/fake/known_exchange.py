@@ -81,6 +81,14 @@ def _arrived(name: str, args: Any, group: Any, reduce_op: str, alike: bool) -> l
     if name in ("allgather_", "gather_"):
         given = _of_all(args[1], group, alike)
         return None if given is None else [one for values in zip(*given, strict=True) for one in values]
+    if name == "alltoall_":
+        given = _of_all(args[1], group, alike)
+        return None if given is None else [values[mine] for values in given]
+    if name == "reduce_scatter_":
+        given = _of_all(args[1], group, alike)
+        if given is None or reduce_op not in _REDUCE:
+            return None
+        return [_REDUCE[reduce_op](torch.stack([values[mine] for values in given]))]
     if name in ("_reduce_scatter_base_", "reduce_scatter_tensor"):
         given = _of_all(args[1], group, alike)
         if given is None or reduce_op not in _REDUCE:

@@ -91,10 +91,13 @@ def values_of(tensor: Any) -> torch.Tensor | None:
     if tensor.layout is not torch.strided:
         return None
     held: torch.UntypedStorage | None = getattr(tensor.untyped_storage(), _VALUES, None)
-    if held is None or tensor.is_conj() or tensor.is_neg():
+    if held is None:
         return None
     with torch._C._DisableTorchDispatch(), torch.no_grad():
-        return _on_host(0, tensor.dtype).set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
+        found = _on_host(0, tensor.dtype)
+        found.set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
+        found = found.conj() if tensor.is_conj() else found
+        return torch._neg_view(found) if tensor.is_neg() else found
 
 
 def presumed(tensor: torch.Tensor) -> bool | None:
@@ -259,9 +262,11 @@ class KnownValues:
 
 
 def attach(result: Any, real: Any) -> None:
-    """The tensors of ``result``, fresh from an operator, have the values of those of ``real``."""
+    """The tensors of ``result``, fresh from an operator, have the values of those of ``real``; those that
+    share known memory, as parts of ``unsafe_split`` do, have them already.
+    """
     for tensor, values in zip(tensors_in(result, []), tensors_in(real, []), strict=False):
-        if tensor.shape == values.shape and tensor.dtype == values.dtype:
+        if tensor.shape == values.shape and tensor.dtype == values.dtype and not _is_known(tensor):
             remember(tensor, values)
 
 

@@ -41,6 +41,7 @@ def install() -> None:
     implementations, aten = fake_impls.op_implementations_dict, torch.ops.aten
     implementations[aten._pack_padded_sequence.default] = _packed
     _never_cached(aten._pack_padded_sequence.default)
+    implementations[aten.linalg_lstsq.default] = _least_squares
     torch.ctc_loss = _with_numbers(torch.ctc_loss)
     for overload in ("default", "Tensor"):
         rules: tuple[tuple[str, Any], ...] = (
@@ -88,6 +89,19 @@ def _numbers(value: Any) -> Any:
         return value
     known = values_of(value)
     return value if known is None else known.tolist()
+
+
+def _least_squares(
+    mode: FakeTensorMode, _func: Any, a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, ...]:
+    """What the only driver of GPUs gives (gels): solutions, and residuals of more equations than unknowns."""
+    equations, unknowns = a.shape[-2:]
+    vector = b.dim() == 1 or b.shape == a.shape[:-1]
+    batch, right = (b.shape[:-1], ()) if vector else (b.shape[:-2], b.shape[-1:])
+    with mode:
+        residuals = a.new_empty(*batch, *right) if equations > unknowns else a.new_empty(0)
+        ranks = torch.empty(0, dtype=torch.int64, device=a.device)
+        return a.new_empty(*batch, unknowns, *right), residuals, ranks, a.new_empty(0)
 
 
 def _ctc(

@@ -155,7 +155,7 @@ class CommunicationRecorder:
             source = args[0] if name.startswith("all_reduce") else result
             self._exchange_known(name.removesuffix("_"), (source, args[0]), call, reduce_op)
         elif name in ("broadcast", "broadcast_"):
-            self._exchange_known("broadcast_", (args[0], None, args[1]), call, reduce_op)
+            self._exchange_known("broadcast_", (tensors_in(args[0], []), None, args[1]), call, reduce_op)
         else:
             self._exchange_known("", args, call, reduce_op)
         if not recorder.recording or _stays_on_host(call):
