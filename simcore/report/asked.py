@@ -114,7 +114,10 @@ def _parts(info: RunInfo) -> Iterator[str]:
     if workload.tokens_per_step:
         batch = f"{_global_batch(info):,}{_star(info, 'training.global_batch')}"
         length = f"of {workload.seq_len:,}{_star(info, 'training.seq')} tokens"
-        yield f"global batch {batch} {'samples' if workload.counted == 'samples' else length}"
+        if workload.seq_len:
+            yield f"global batch {batch} {'samples' if workload.counted == 'samples' else length}"
+        else:
+            yield f"{workload.tokens_per_step:,} tokens a step"
         micro = f"{workload.micro_batch_size}{_star(info, 'training.micro_batch')}"
         several = "es" if workload.num_microbatches > 1 else ""
         yield f"{workload.num_microbatches:,} microbatch{several} of {micro}"

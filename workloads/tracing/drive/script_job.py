@@ -175,13 +175,16 @@ class ScriptJob:
         families = self._families(trace)
         axes = axes_of(families, [trace], self.world_size)
         dims, experts = parallel_dims(trace, axes, families)
+        tokens = tokens_of_step(trace, dims)
         model = {"family": "script", "parameters_per_rank": trace.num_parameters}
         return Workload(
             name=name or self.module.rpartition(".")[2] or self.script.stem,
             world_size=self.world_size,
             dims=dims,
             num_microbatches=trace.num_microbatches,
-            tokens_per_step=self.tokens_per_step or tokens_of_step(trace, dims),
+            micro_batch_size=tokens.sequences,
+            seq_len=tokens.length,
+            tokens_per_step=self.tokens_per_step or tokens.total,
             precision=trace.precision,
             framework="pytorch",
             versions=dict(trace.versions),

@@ -1,4 +1,4 @@
-"""How many tokens a traced step trains on, as far as its lookups of embeddings show it."""
+"""What sequences of tokens a traced step trains on, as far as its lookups of embeddings show it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 
+from simcore.records import dataclass
 from workloads.tracing.record.assemble import RankTrace
 from workloads.tracing.record.recording import IN_SHAPES, NAME, OP_CLASS, PHASE
 from workloads.tracing.record.templates import CutTemplate
@@ -14,32 +15,48 @@ _LOOKUPS = ("aten::embedding", "aten::embedding.default")
 _ATTENDS = ("attention", "softmax")
 
 
-def tokens_of_step(trace: RankTrace, dims: Mapping[str, int]) -> int:
-    """Tokens over all ranks; 0: not known.  ``trace``: of rank 0; ``dims``: sizes of the axes by name.
+@dataclass(frozen=True)
+class TokensOfStep:
+    """``total`` over all ranks (0: not known), in microbatches of ``sequences`` of ``length`` (1 and 0 where
+    they differ, or where sequences are packed into one).
+    """
+
+    total: int = 0
+    sequences: int = 1
+    length: int = 0
+
+
+def tokens_of_step(trace: RankTrace, dims: Mapping[str, int]) -> TokensOfStep:
+    """``trace``: of rank 0; ``dims``: sizes of the axes by name.
 
     A microbatch's tokens, (sequences, length), are looked up in the table of most rows, last of all in its
-    forward pass (evaluations come earlier); ranks along dp and cp have tokens of their own.  Lookups of one
-    dimension, which may be positions, count where there are no others (packed sequences).  A step without
-    attention is not of tokens.
+    forward pass (evaluations come earlier); ranks along dp have sequences of their own, and those along cp
+    parts of them.  Lookups of one dimension, which may be positions, count where there are no others (packed
+    sequences).  A step without attention is not of tokens.
     """
     program = trace.program
     said = {str(one) for column in (NAME, OP_CLASS) for one in program.column(column)}
     if not any(word in one for one in said for word in _ATTENDS):
-        return 0
+        return TokensOfStep()
     lookups = {digest: list(_lookups(template)) for digest, template in program.templates.items()}
     found = [one for each in lookups.values() for one in each]
     dims_of_tokens = 2 if any(len(shape) > 1 for _, shape in found) else 1
     largest = max((rows for rows, shape in found if len(shape) >= dims_of_tokens), default=0)
-    pending: dict[tuple[int, int], int] = {}
-    tokens = 0
+    pending: dict[tuple[int, int], tuple[int, ...]] = {}
+    microbatches: list[tuple[int, ...]] = []
     for entry in program.skeleton:
         part = (entry.microbatch, entry.chunk)
         for rows, shape in lookups[entry.template]:
             if rows == largest and len(shape) >= dims_of_tokens:
-                pending[part] = math.prod(shape)
-        if program.templates[entry.template].name == "bwd":
-            tokens += pending.pop(part, 0)
-    return tokens * dims.get("dp", 1) * dims.get("cp", 1)
+                pending[part] = shape
+        if program.templates[entry.template].name == "bwd" and part in pending:
+            microbatches.append(pending.pop(part))
+    dp, cp = (dims.get(name, 1) for name in ("dp", "cp"))
+    total = sum(map(math.prod, microbatches)) * dp * cp
+    if dims_of_tokens == 1 or len(set(microbatches)) != 1:
+        return TokensOfStep(total)
+    *sequences, length = microbatches[0]
+    return TokensOfStep(total, math.prod(sequences), length * cp)
 
 
 def _lookups(template: CutTemplate) -> Iterator[tuple[int, tuple[int, ...]]]:

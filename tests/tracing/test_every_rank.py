@@ -1,0 +1,21 @@
+"""Small jobs on all axes: every rank does what its class does, and the layout is that of the launch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tracing.every_rank import compared, job_of
+from workloads.tracing.drive.fork_server import WorkerPool
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "pp=2 replicate=1 shard=2 tp=2 chunks=2 layers=4 microbatches=2 names=odd",
+        "shard=2 cp=2 seq=64 batch=1",
+        "replicate=2 shard=3 hidden=16 log=1 microbatches=2",  # uneven shards; the first rank reads its loss
+    ],
+)
+def test_every_rank_does_what_its_class_does(pool: WorkerPool, launch: str) -> None:
+    found = compared(pool, job_of(launch))
+    assert (found.wrong, found.unlike(launch)) == ([], [])
