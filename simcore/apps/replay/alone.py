@@ -52,7 +52,7 @@ class Streaming:
     ``small_grids``: a kernel of fewer blocks than there are SMs is no streaming one.  ``fills``: nor is one
     of as many blocks an SM on all SMs, all resident at once: it was launched to fill the GPU, and what finds
     no place is a second wave.  ``staged``: nor one that passes its data through shared memory (transposes,
-    blockwise casts).
+    blockwise casts), unless its blocks' tiles, in and out, are as much as HBM brings meanwhile.
     """
 
     saturating: float = 0.85
@@ -174,7 +174,9 @@ def demand_alone(
         return rest, blocks, blocks_per_sm, streamed * blocks // gpu.num_sms, fixed, True, 0
     one_wave = blocks <= 0 and streamed <= gpu.num_sms * _WAVE_BYTES_PER_SM
     if streaming.staged and not sum(moved) and block is not None and block.shared_bytes > 0:
-        limited = False
+        passed = 2 * blocks * block.shared_bytes
+        # More than L2 holds and HBM brings: tiles are not full, and what they move is not known.
+        limited = limited and _NEAR * streamed <= passed <= gpu.l2_bytes + _at_peak(rest, gpu)
     if limited and not one_wave:
         return int(rest * streaming.saturating), 0, 1, _at_peak(rest, gpu), fixed, True, 0
     return rest, 1 if one_wave else 0, 1, streamed, fixed, True, 0

@@ -48,3 +48,19 @@ def test_staging_through_shared_memory_is_no_streaming():
     plain = ThreadBlock(512, 32, 0)
     found = beside("elementwise/copy", 100, (0, 0, 24), blocks=4096, occupancy=4, block=plain)
     assert found == pytest.approx(100 * 0.85 * 108 / 84)
+
+
+def test_tiles_tell_what_a_transpose_moves():
+    # 7,168 tiles of 4,224 bytes, in and out: 60.6 MB.  0.9 of what streaming reaches, 0.88 * 2.039 TB/s,
+    # brings them in 37.5 us.
+    tile = ThreadBlock(256, 32, 4_224)
+
+    def slower(alone_us: float) -> float:
+        found = beside("elementwise/copy", alone_us, (0, 0, 24), blocks=7_168, occupancy=8, block=tile)
+        return found / alone_us
+
+    assert slower(37.4) == pytest.approx(0.85 * 108 / 84, abs=1e-5)
+    assert slower(37.6) == pytest.approx(108 / 84, abs=1e-5)  # SMs take longer than HBM would
+    # L2 holds 41.9 of them; the other 18.6 take HBM 9.1 us at 2.039 TB/s.  Sooner: tiles are not full.
+    assert slower(9.2) == pytest.approx(0.85 * 108 / 84, abs=1e-5)
+    assert slower(9.0) == pytest.approx(108 / 84, abs=1e-5)
