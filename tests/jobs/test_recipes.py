@@ -76,6 +76,24 @@ def test_a_recipe_is_of_the_model_by_name_and_of_the_sharding() -> None:
     assert describe(sharded).preset == "nemotron_3_5_lightning_pretrain_8gpu_gb200_fp8mx_fsdp"
 
 
+def test_what_a_recipe_freezes_is_not_updated() -> None:
+    empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    pictures = row(**empty, model="Qwen3_VL_30B_a3B", gpus="8", tp="1", pp="1", vpp="", ep="8",
+                   micro_batch="4", global_batch="512", seq="4096", precision="BF16")  # fmt: skip
+    band = describe(pictures)
+    assert band.preset == "qwen3_vl_30b_a3b_pretrain_8gpu_gb200_bf16"
+    # Gradients go through the language model to what projects pictures; its weights have none.
+    assert band.cases[0].training.trainable == "word_embeddings"
+    (text,) = describe(RunRow(2, {**pictures.columns, "model": "Qwen3_30B_a3B"})).cases
+    assert text.training.trainable == "all"
+
+
+def test_parameters_may_be_sharded_within_a_domain() -> None:
+    one = recipes()["nemotron_3_ultra_pretrain_256gpu_gb300_fp8mx"]
+    job = complete(one.content(), one.name, num_gpus=256, generation="blackwell", domain_gpus=72)
+    assert (job.training.sharding, job.parallel.dp, job.parallel.dp_shard) == ("zero3", 256, 64)
+
+
 def test_what_a_layout_makes_room_for_goes_with_it() -> None:
     fsdp = {"tp": "1", "pp": "1", "vpp": "", "precision": "BF16"}
     (sharded,) = describe(row(**fsdp, zero_fsdp="FSDP")).cases
