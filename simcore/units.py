@@ -59,6 +59,11 @@ def format_bytes(num_bytes: int | float) -> str:
     return f"{value:g} B"
 
 
+def room_unit(num_bytes: int) -> tuple[int, str]:
+    """In what memory of GPUs is told: GiB, TiB from 100,000 of these on (of jobs that no GPU can hold)."""
+    return (1024 * GIB, "TiB") if abs(num_bytes) >= 100_000 * GIB else (GIB, "GiB")
+
+
 _DECIMAL_PREFIXES: Final = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY_PREFIXES: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4}
 

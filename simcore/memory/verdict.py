@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from simcore.records import dataclass
-from simcore.units import GIB
+from simcore.units import room_unit
 
 Word = Literal["fits", "may not fit", "does not fit"]
 
@@ -84,11 +84,12 @@ class MemoryVerdict:
         return self.available_bytes - self.need.needs_bytes
 
     def __str__(self) -> str:
-        room, margin = self.room_bytes / GIB, self.margin_bytes / GIB
+        scale, unit = room_unit(self.room_bytes)
+        room, margin = self.room_bytes / scale, self.margin_bytes / scale
         stage = f"stage {self.need.stage}"
         if self.word == "fits":
-            return f"fits on every stage, least room {room:.1f} GiB ({stage}) +-{margin:.1f}"
-        over = f"{-room:.1f} GiB over" if room < 0 else f"{room:.1f} GiB of room"
+            return f"fits on every stage, least room {room:.1f} {unit} ({stage}) +-{margin:.1f}"
+        over = f"{-room:.1f} {unit} over" if room < 0 else f"{room:.1f} {unit} of room"
         at = f", at {self.need.instant}" if self.need.instant else ""
         if self.word == "does not fit":
             return f"does not fit: {stage}, {over} +-{margin:.1f}{at}"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.hardware import load_cluster
+from simcore.memory.caching import play
 from simcore.run import run
 from workloads.models.build import model_pieces
 from workloads.models.local import Shard
-from workloads.models.offload import OffloadModule, offloaded
+from workloads.models.offload import OffloadModule, offloaded, share_bytes
 from workloads.models.pieces import OFFLOAD, RELOAD
 from workloads.models.public import named_model
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
-from workloads.parallel.generate import generate
+from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.job import Job
+from workloads.parallel.lifetimes import stage_lifetimes
+from workloads.parallel.memory import estimate_memory
 from workloads.parallel.static import static_memory
 
 SEQ = 4096
@@ -70,7 +74,34 @@ def test_probabilities_that_softmax_and_product_keep_leave_twice(dropout: float,
     scores = 32 * SEQ * SEQ * 2
     again = moved.backward[0].bytes_read - (plain.saved_bytes - moved.saved_bytes)
     assert again == (times - 1) * scores
-    assert moved.peak_bytes - plain.peak_bytes == moved.backward[0].bytes_read
+    assert share_bytes(moved) == moved.backward[0].bytes_read
+
+
+def test_one_layers_share_is_there_as_long_as_a_backward_is_ahead() -> None:
+    training = TrainingSpec(seq=SEQ, global_batch=3, offload=("layer",))
+    job = Job(LLAMA.model_copy(update={"layers": 6}), ParallelSpec(pp=2), training, SoftwareSpec())
+    schedule, _ = schedule_of(job.parallel, job.num_microbatches)
+    found = []
+    for stage, actions in enumerate(schedule):
+        one = stage_lifetimes(job, stage, actions)
+        back = [k for k, holder in enumerate(one.holders) if holder.name == "back from the host"]
+        made = np.isin(one.holder, back)
+        assert set(one.events.num_bytes[made].tolist()) == {share_bytes(job.pieces.layers[0])}
+        storages = one.events.storage[made].tolist()
+        gone = [
+            int(np.flatnonzero((one.events.storage == storage) & (one.events.num_bytes < 0))[0])
+            for storage in storages
+        ]
+        names = [f"{action.kind}{action.microbatch}" for action in actions]
+        found.append([
+            (names[one.action[begin]], names[one.action[end]])
+            for begin, end in zip(np.flatnonzero(made).tolist(), gone, strict=True)
+        ])  # fmt: skip
+        total = estimate_memory(job, stage, actions)
+        played = play(one.events).peak_allocated
+        assert total.total - total.fragmentation == pytest.approx(played, rel=0.01)
+    # F0 F1 B0 F2 B1 B2: the next backward's forward is always done; F0 B0 F1 B1 F2 B2: it never is.  Two steps.
+    assert found == [[("F0", "B2")] * 2, [("F0", "B0"), ("F1", "B1"), ("F2", "B2")] * 2]
 
 
 def test_the_host_updates_its_share_of_the_optimizer_beside_the_gpu() -> None:

@@ -65,6 +65,6 @@ def test_experts_that_change_the_stride_of_stages():
 
 def test_modules_of_recomputation_that_the_model_lacks_are_refused():
     training = TrainingSpec(seq=512, recompute="selective", recompute_modules=("moe_act",))
-    with pytest.raises(InputError, match="'tiny' has no moe_act; did you mean"):
+    with pytest.raises(InputError, match="'tiny' has no moe_act, which is of experts; nearest: mlp"):
         check_job(model(4), ParallelSpec(), training)
     check_job(model(4, experts=4), ParallelSpec(), training)

@@ -4,10 +4,17 @@ Note [Offloading]
     Behind a piece's forward a copy engine moves what it keeps to the host, over PCIe or NVLink-C2C, beside
     what is computed next; the copy back begins with the backward of the piece before, and the piece's own
     backward waits for it (Transformer Engine's cpu_offload.py, which --cpu-offloading-num-layers and
-    --fine-grained-activation-offloading of Megatron-Core use).  The GPU has room for one piece's share at a
-    time.  What two ops keep goes twice, and comes back as two tensors (``tensor_push`` of
-    fine_grained_activation_offload.py): the probabilities of attention in several kernels, which the softmax
-    and its product with the values keep, unless dropout is between them.
+    --fine-grained-activation-offloading of Megatron-Core use).  What two ops keep goes twice, and comes back
+    as two tensors (``tensor_push`` of fine_grained_activation_offload.py): the probabilities of attention in
+    several kernels, which the softmax and its product with the values keep, unless dropout is between them.
+
+Note [A layer's share]
+    One layer's share is on the GPU as long as a backward is ahead.  The last layer of the forward whose
+    backward is next stays (``post_warmup_callback`` and ``should_bulk_offload`` of
+    fine_grained_activation_offload.py: the last group of each name does); as each of its modules is done in
+    backward, the same module of the layer before comes back (``on_group_start_backward``), and behind a
+    chunk's first layer that of the last one of the chunk whose backward is next, if its forward is done
+    (``pre_reload_last_layer``): it waits there through the forward between them.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from workloads.models.pieces import (
@@ -65,16 +73,12 @@ def offloaded(piece: ModelPiece, modules: Collection[OffloadModule]) -> ModelPie
     there = KernelLaunch(OFFLOAD, op_class="copy", bytes_read=copied, stream=OFFLOAD_STREAM)
     back = KernelLaunch(RELOAD, op_class="copy", bytes_read=copied, stream=RELOAD_STREAM)
     shifted = [replace(k, waits_for=tuple(wait + 1 for wait in k.waits_for)) for k in piece.backward]
-    widest = max(range(len(shifted)), key=lambda j: shifted[j].bytes_read + shifted[j].bytes_written)
-    own = shifted[widest]
-    shifted[widest] = replace(own, scratch_bytes=own.scratch_bytes + copied)
     last = origins.forward[-1]
     return replace(
         piece,
         forward=(*piece.forward, there),
         backward=(back, *shifted),
         saved_bytes=piece.saved_bytes - moved,
-        peak_bytes=piece.peak_bytes + copied,
         origins=replace(
             origins,
             forward=(*origins.forward, last),
@@ -83,3 +87,9 @@ def offloaded(piece: ModelPiece, modules: Collection[OffloadModule]) -> ModelPie
             kept=(*kept, (0, 0)),
         ),
     )
+
+
+@lru_cache(maxsize=256)
+def share_bytes(piece: ModelPiece) -> int:
+    """Of a layer's share, as it comes back (0: nothing leaves); see Note [A layer's share]."""
+    return sum(kernel.bytes_read for kernel in piece.backward if kernel.name == RELOAD)

@@ -190,7 +190,7 @@ class OpTape:
         grads = self.needs_grad(input_grad)
         forward = self._with_saved(grads)
         backward = self._backward(grads, selective=recompute == "selective")
-        saved = everything = sum(launch.kernel.saved_bytes for launch in forward)
+        saved = sum(launch.kernel.saved_bytes for launch in forward)
         if recompute == "selective":
             saved -= sum(
                 self._brought_back(op, forward, begins=not before.again)
@@ -204,16 +204,13 @@ class OpTape:
             again = [_again(launch, k, last) for k, launch in enumerate(forward[:stop]) if k not in held]
             backward = again + backward
             saved = input_bytes + sum(held.values())
-        kernels = resolved(forward)
-        peak = max((kernel.bytes_read + kernel.bytes_written for kernel in kernels), default=0)
         return ModelPiece(
             name=name,
-            forward=kernels,
+            forward=resolved(forward),
             first_forward=tuple(self.first),
             backward=resolved(backward),
             parameters=tuple(parameter for op in self.ops for parameter in op.parameters),
             saved_bytes=saved,
-            peak_bytes=peak + (everything if saved < everything else 0),
             output_bytes=output.num_bytes,
             output_shape=output.shape,
             origins=self._origins(

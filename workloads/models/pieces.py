@@ -129,7 +129,7 @@ class ModelPiece:
     A collective on another stream that nothing in its list waits for is waited for by what follows the piece.
     ``first_forward`` comes before ``forward`` at the first microbatch only (weights cast to fp8).
     ``backward`` holds what recomputation repeats, marked.  ``saved_bytes`` is what the forward keeps until
-    its backward (after the recompute policy), ``peak_bytes`` the most that lives beside that inside either.
+    its backward (after the recompute policy).
     ``output_bytes``: the tensor that goes on to the next piece, as this rank holds it.
     ``layer_class``: whose strategy holds for it, where classes have one each.
     """
@@ -140,7 +140,6 @@ class ModelPiece:
     first_forward: tuple[KernelLaunch, ...]
     parameters: tuple[Parameter, ...]
     saved_bytes: int
-    peak_bytes: int
     output_bytes: int
     output_shape: tuple[int, ...]
     origins: Origins

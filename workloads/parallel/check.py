@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from simcore.errors import InputError, nearest
 from simcore.graph.size import refuse_too_large
 from simcore.outside import found_in
@@ -105,10 +107,20 @@ def _check_recomputed(model: AnyModel, training: TrainingSpec) -> None:
             )
         return
     there = recomputable(model)
-    lacking = [name for name in training.recompute_modules if name not in there]
-    if lacking:
-        close = nearest(lacking[0], there)
-        raise InputError(f"training.recompute_modules: {model.name!r} has no {lacking[0]}{close}")
+    for name in training.recompute_modules:
+        if name not in there:
+            close = "core_attn" if name == "mla_up_proj" else "moe" if "moe" in there else "mlp"
+            raise InputError(
+                f"training.recompute_modules: {model.name!r} has no {name}, which is of {_PARTS[name]};"
+                f" nearest: {close}, of {', '.join(there)}"
+            )
+
+
+#: What models have that have these modules.
+_PARTS: Final[dict[RecomputeModule, str]] = {
+    "moe_act": "experts", "mla_up_proj": "latent attention", "shared_experts": "shared experts",
+    "mlp": "layers without experts", "moe": "experts",
+}  # fmt: skip
 
 
 def recomputable(model: ModelSpec) -> tuple[RecomputeModule, ...]:

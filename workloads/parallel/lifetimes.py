@@ -35,6 +35,7 @@ from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, Storage, storages_of
 from workloads.parallel.actions import ends_of
 from workloads.parallel.handed import keeps_sent, kept_logits, stays
+from workloads.parallel.host_shares import HostShare
 from workloads.parallel.job import Job
 from workloads.parallel.lasting import LastingStorages, layer_number
 from workloads.parallel.stages import Chunk
@@ -87,6 +88,7 @@ class _Writer:
     deferred: list[list[int]] = field(default_factory=list)  # what gradients of the head's weight read
     named: int = -1  # the last logits, if they stay (``kept_logits``)
     named_alone: bool = False  # whether they stay for their name alone
+    share: HostShare | None = None  # where layers wait in the host's memory
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
     _single: dict[int, IntArray] = field(default_factory=dict)
 
@@ -122,6 +124,9 @@ class _Writer:
     def _passes(self) -> None:
         chunks = self.job.chunks[self.stage]
         self.firsts, self.lasts = ends_of(self.actions)
+        if self.job.training.offload:
+            holder = StorageHolder("activations", "back from the host")
+            self.share = HostShare(self.actions, chunks, lambda size: self._alloc(size, holder), self._free)
         for number, action in enumerate(self.actions):
             self.at = number, action.microbatch
             chunk = chunks[action.chunk]
@@ -163,6 +168,8 @@ class _Writer:
                     self._keep_logits(one, int(ids[script.made.logits]))
                 script = loss
             self._write(script, ids, layer)
+            if self.share is not None:
+                self.share.forward(self.at[0], position)
             handed = int(ids[script.made.output]) if script.made.output >= 0 else -1
             if units is not None:
                 units.after(position, forward=True)
@@ -203,7 +210,11 @@ class _Writer:
                     loss, script = script.parts(script.of_loss)
                     self._write(loss, one.ids[position], layer)
                 units.before(position, forward=False)
+            if self.share is not None and action.kind != "W":
+                self.share.before(piece)
             self._write(script, one.ids[position], layer)
+            if self.share is not None and action.kind != "W":
+                self.share.behind(self.at[0], position)
             if action.kind != "W" and made.input_gradient >= 0:
                 gradient = int(one.ids[position][made.input_gradient])
                 if position and chunk.pieces[position - 1].backward:

@@ -27,6 +27,7 @@ from workloads.models.pieces import ModelPiece
 from workloads.models.storages import Pass
 from workloads.parallel.actions import ends_of
 from workloads.parallel.handed import kept_bytes
+from workloads.parallel.host_shares import largest_share
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import fullest, static_memory
@@ -200,7 +201,10 @@ def _estimate(
 ) -> MemoryEstimate:
     static = static_memory(job, stage)
     peak = _peak(job, job.chunks[stage], held, {} if walked is None else walked)
-    peak = peak._replace(in_flight=peak.in_flight + _deferred(job, job.chunks[stage]))
+    peak = peak._replace(
+        in_flight=peak.in_flight + _deferred(job, job.chunks[stage]),
+        working=peak.working + largest_share(job.chunks[stage]),
+    )
     besides, reduced = static.besides
     if besides > peak.in_flight + peak.working + peak.gathered + peak.gradients:
         peak = peak._replace(in_flight=0, working=besides - reduced, gathered=0, gradients=reduced)

@@ -18,7 +18,7 @@ from simcore.memory import (
     StageNeed,
     verdict,
 )
-from simcore.units import GIB
+from simcore.units import GIB, room_unit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -213,10 +213,8 @@ def _stage_lines(
     lines = [f"{'stage':>5}{'allocated':>12}{'reserved':>12}{'closed form':>13}  peak at"]
     for one in stages:
         sizes = one.memory.peak_allocated, one.memory.peak_reserved
-        cells = "".join(f"{size / GIB:8.2f} GiB" for size in sizes)
-        form = (
-            f"{one.closed_form_bytes / GIB:9.2f} GiB" if one.closed_form_bytes >= 0 else f"{'recorded':>13}"
-        )
+        cells = "".join(f" {_in_room(size):>11}" for size in sizes)
+        form = f" {_in_room(one.closed_form_bytes) if one.closed_form_bytes >= 0 else 'recorded':>12}"
         lines.append(f"{one.stage:5}{cells}{form}  {one.instant}"[:_WIDTH])
     left = f"{cluster.gpu.hbm_bytes / GIB:.2f} less {outside}"
     lines += wrap(f"of {said.available_bytes / GIB:.2f} GiB: {left}", _WIDTH, subsequent_indent="  ")
@@ -229,6 +227,11 @@ def _stage_lines(
         of = f" of microbatch {microbatch}" if microbatch >= 0 else ""
         lines.append(f"{times:>6}{num_bytes / (1 << 20):9.1f} MiB  {category}{of}: {name}"[:_WIDTH])
     return lines
+
+
+def _in_room(num_bytes: int) -> str:
+    scale, unit = room_unit(num_bytes)
+    return f"{num_bytes / scale:.2f} {unit}"
 
 
 def _alike(stage: PlayedStage) -> list[tuple[tuple[int, str, str, int], list[int]]]:
