@@ -100,7 +100,7 @@ def test_one_layers_share_is_there_as_long_as_a_backward_is_ahead() -> None:
         total = estimate_memory(job, stage, actions)
         played = play(one.events).peak_allocated
         assert total.total - total.fragmentation == pytest.approx(played, rel=0.01)
-    # F0 F1 B0 F2 B1 B2: the next backward's forward is always done; F0 B0 F1 B1 F2 B2: it never is.  Two steps.
+    # F0 F1 B0 F2 B1 B2: the next backward has its forward; F0 B0 F1 B1 F2 B2: it never has.  Two steps.
     assert found == [[("F0", "B2")] * 2, [("F0", "B0"), ("F1", "B1"), ("F2", "B2")] * 2]
 
 
