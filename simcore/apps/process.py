@@ -26,6 +26,8 @@ def alone(command: str) -> None:
     interpreter ends with a look at every object, of which it is left none, since the system takes all memory
     back.  numpy's linear algebra, which no command needs much of, starts no threads unless the environment
     says how many: a third of its time to start.  Nor does pydantic ask every installed package for plugins.
+    Arrow's tables lie where all else does, unless the environment says otherwise: its own allocator asks the
+    system for pages where the process has some (of the default job half of all system time and 80 MB).
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # nohup and & stay in force
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -37,6 +39,7 @@ def alone(command: str) -> None:
 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     gc.set_threshold(_OBJECTS)
     from simcore.apps.errors import as_app, hold_to_budget, reported_errors
 

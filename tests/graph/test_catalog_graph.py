@@ -17,6 +17,7 @@ from simcore.graph import (
     usual_kernels,
     verify,
 )
+from simcore.graph.passes.rewrite import RELATIVE_OWNER, forward_templates
 from simcore.memory import peak_memory
 from simcore.units import MIB
 
@@ -172,3 +173,21 @@ def test_peak_agrees_with_the_tracer(graph):
     # Up to the allocator's rounding: at most 511 bytes for each of some hundred live storages.
     for one, program in zip(peak_memory(graph), graph.programs, strict=True):
         assert 0 <= one.total - program.memory.peak <= MIB
+
+
+@pytest.mark.parametrize("kernels", ["flash", "cudnn"])
+def test_no_backward_releases_more_of_its_forward_than_that_allocated(kernels):
+    """Several forwards (the first microbatch's makes buffers, too) share a backward, which releases once."""
+    graph = apply_kernels(load_graph(BF16), kernels)
+    released = Counter()
+    frees = graph.frees
+    for template, num_bytes, owner, scope in zip(
+        frees.template, frees.num_bytes, frees.owner, frees.owner_scope, strict=True
+    ):
+        if scope == RELATIVE_OWNER:
+            released[int(template), int(owner)] += int(num_bytes)
+    assert released
+    forwards = forward_templates(graph)
+    for (template, owner), num_bytes in released.items():
+        for forward in forwards[template]:
+            assert num_bytes <= graph.ops.alloc_bytes[int(graph.template_start[forward]) + owner]

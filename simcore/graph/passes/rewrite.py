@@ -245,6 +245,7 @@ def _frees(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> 
             owner = moves.relative(template, owner)
             scope = RELATIVE_OWNER if owner >= 0 else NO_OWNER
         rows.append((template, int(moves.row[after]) if after >= 0 else -1, num_bytes, owner, scope))
+    saved: set[tuple[int, int, int, int, int]] = set()  # several forwards of one backward release it once
     for one in replacements:
         home = _template_of(graph, one.anchor)
         for num_bytes, until in one.saved:
@@ -254,9 +255,8 @@ def _frees(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> 
             else:
                 owner = moves.relative(there, one.anchor - int(graph.template_start[home]))
                 scope = RELATIVE_OWNER if owner >= 0 else NO_OWNER
-            rows.append((there, int(moves.row[until]), num_bytes, owner, scope))
-    rows.sort()
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+            saved.add((there, int(moves.row[until]), num_bytes, owner, scope))
+    columns = np.array(sorted((*rows, *saved)), dtype=np.int64).reshape(-1, 5).T
     return FreeTable(*(np.ascontiguousarray(column) for column in columns))
 
 
