@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.tracing.small_jobs import rows
-from tests.tracing.test_habits import flops, trace
+from tests.tracing.test_habits import SCRIPT, flops, trace
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.script_job import ScriptJob
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,23 @@ def test_functions_of_an_extension_that_is_compiled(pool: WorkerPool, tmp_path: 
     }
     said = [asked.rule for asked, _ in found.asked if asked.kind == "missing"]
     assert len(said) == 3 and all("compiled code" in one for one in said)
+
+
+def test_norms_and_an_optimizer_of_apex(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "apex", tmp_path, script="own_kernels").values()
+    assert found.stand_ins == ("apex",) and flops(found, "fwd") == 2 * 2 * 4 * 4
+    own = [op for op in rows(found, "name", "bytes_read", "bytes_written") if op[0].startswith("multi")]
+    held = 4 * (4 * 4 + 4 * 4)  # fp32: a matrix and four rows of four
+    assert own == [("multi_tensor_l2norm", held, 4), ("multi_tensor_lamb", 4 * held, 3 * held)]
+
+
+def test_ranks_send_as_many_bytes_as_the_longest_object_has(pool: WorkerPool, tmp_path: Path) -> None:
+    job = ScriptJob(SCRIPT.with_stem("own_kernels"), ("described",), world_size=2)
+    rounds = Rounds(pool, lambda _: job, tmp_path)
+    rounds.run([0, 1])
+    calls = [[row for row in rows(rounds.seen[rank], "collective", "num_bytes") if row[0]] for rank in (0, 1)]
+    longest = len(pickle.dumps("x" * 30))
+    assert calls == 2 * [[("all_gather", 2 * 8), ("all_gather", 2 * longest)]]
 
 
 def test_a_tuner_of_a_programs_own(pool: WorkerPool, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kernels that programs bring along: ``own_kernels.py recurrent | extension | scanned | rated | tuned``."""
+"""Kernels that programs bring along: ``own_kernels.py recurrent | extension | scanned | rated | ...``."""
 
 import shutil
 import sys
@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 
@@ -133,6 +134,32 @@ def tuned(model):
         kernel[(2,)](x.detach(), torch.empty_like(x))
         assert kernel.best_config.kwargs == {"BLOCK": 4}
         x.sum().backward()
+        optimizer.step()
+
+
+def apex(_model):
+    """Norms and LAMB of apex; a parameter that is marked as Megatron of 2020 marks it."""
+    from apex.normalization import FusedLayerNorm, MixedFusedRMSNorm
+    from apex.optimizers import FusedLAMB
+
+    model = nn.Sequential(nn.Linear(4, 4), FusedLayerNorm(4), MixedFusedRMSNorm(4)).cuda()
+    model[0].weight.stride = 1
+    assert model[0].weight.stride == 1 and model[0].weight.view(torch.uint8).shape == (4, 16)
+    optimizer = FusedLAMB(model.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def described(model):
+    """Each rank tells the others something of its own length."""
+    dist.init_process_group("nccl")
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        found = [None, None]
+        dist.all_gather_object(found, "x" * (10 + 20 * dist.get_rank()))
+        assert [len(one) for one in found] == [10, 30]
         optimizer.step()
 
 

@@ -263,7 +263,7 @@ def scatter_object_list(
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
     """``torch.distributed.all_gather_object``."""
     object_list[:] = peers.objects_of_all(obj, group or c10d._get_default_group())
-    _issue_gather(obj, group)
+    _issue_gather((object_list[0], object_list[-1]), group)
 
 
 def gather_object(
@@ -296,12 +296,14 @@ def _issue(group: Any, device: Any, sizes: list[int], operation: Any, place: int
             streams.current_stream().synchronize()
 
 
-def _issue_gather(obj: Any, group: Any) -> None:
+def _issue_gather(ends: tuple[Any, Any], group: Any) -> None:
+    """Every rank sends as many bytes as the longest has, of which all ranks know what the ``ends`` give."""
     group = group or c10d._get_default_group()
     where = _device(group, None)
     if where.type != "cuda" or mailbox is None:
         return
-    for count, dtype in ((1, torch.long), (len(_pickled(obj)), torch.uint8)):
+    longest = max(len(_pickled(one)) for one in ends)
+    for count, dtype in ((1, torch.long), (longest, torch.uint8)):
         gathered = empty(count * dist.get_world_size(group), dtype=dtype, device=where)
         dist.all_gather(list(torch.split(gathered, count)), _host(count, dtype, where), group=group)
         streams.current_stream().synchronize()

@@ -137,7 +137,11 @@ def _key(value: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:
             if item.constant is not None or item.layout is not torch.strided or item.dtype.is_complex:
                 raise _UnfitError
             tensors.append(item)
-            found.append((item.shape, item.stride(), item.storage_offset(), item.dtype, item.fake_device))
+            try:
+                strides = item.stride()
+            except TypeError:
+                strides = _callable_stride(item)
+            found.append((item.shape, strides, item.storage_offset(), item.dtype, item.fake_device))
         elif kind in _PLAIN:
             if kind is torch.device and item.index is None and item.type != "cpu":
                 raise _UnfitError  # the current device
@@ -147,6 +151,17 @@ def _key(value: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:
         else:
             raise _UnfitError
     return tuple(found)
+
+
+def _callable_stride(tensor: FakeTensor) -> tuple[int, ...]:
+    """Megatron of before 2021 marks a parameter by an attribute ``stride``, which hides the method of that
+    name from what is written in Python: the attribute stays what it is, and gives strides when called.
+    """
+    hidden = tensor.__dict__["stride"]
+    kind = type(hidden)
+    shown = type(kind.__name__, (kind,), {"__call__": lambda _self: torch.Tensor.stride(tensor)})
+    tensor.__dict__["stride"] = shown(hidden)
+    return torch.Tensor.stride(tensor)
 
 
 def _named(kwargs: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:

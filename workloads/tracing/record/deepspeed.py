@@ -21,6 +21,7 @@ import torch
 
 from workloads.tracing import kernels
 from workloads.tracing.record import step_marks
+from workloads.tracing.stand_ins.apex_optimizers import FusedAdam
 
 _STAGE3 = "_DeepSpeedZeroOptimizer_Stage3"  # as Python spells private methods of that class
 #: (module, class, method) of what reduces gradients: without ZeRO, stages 1 and 2, stage 3.
@@ -45,6 +46,8 @@ def install(deepspeed: ModuleType) -> None:
     )
     builders.FusedLambBuilder.load = lambda *_args, **_kwargs: SimpleNamespace(lamb=_lamb)
     _end_steps(deepspeed.runtime.engine.DeepSpeedEngine)
+    supported = importlib.import_module("deepspeed.runtime.zero.utils").ZERO_SUPPORTED_OPTIMIZERS
+    supported.append(FusedAdam)  # where apex is not installed it had none to name
     for module_name, class_name, method in _REDUCING:
         owner = getattr(importlib.import_module(f"deepspeed.{module_name}"), class_name)
         setattr(owner, method, step_marks.in_phase("grad_sync", getattr(owner, method)))

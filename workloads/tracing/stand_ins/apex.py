@@ -12,6 +12,7 @@ import torch
 
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
+from workloads.tracing.stand_ins.apex_optimizers import FusedAdagrad, FusedAdam, FusedLAMB
 
 
 class FusedLayerNormAffineFunction:
@@ -64,21 +65,6 @@ def multi_tensor_applier(operation: Any, noop: Any, lists: Any, *args: Any) -> A
     return operation(2048 * 32, noop, lists, *args)
 
 
-class FusedAdam(torch.optim.AdamW):
-    """``apex.optimizers.FusedAdam``: one multi-tensor kernel per step, as torch's fused AdamW."""
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        **_: Any,
-    ) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-
-
 class FastLayerNormFN:
     """``apex.contrib.layer_norm.layer_norm.FastLayerNormFN``."""
 
@@ -120,18 +106,30 @@ def _batch_per_block(_queries: int, keys: int, _batch: int, _heads: int) -> int:
     return 128 // warp * (2 if padded <= 128 else 1)
 
 
+#: As its modules, which compute in one kernel what torch's do; mixed: weights may be in fp32 beside 16 bits.
+_NORMS: dict[str, Any] = {
+    **dict.fromkeys(("FusedLayerNorm", "MixedFusedLayerNorm"), torch.nn.LayerNorm),
+    **dict.fromkeys(("FusedRMSNorm", "MixedFusedRMSNorm"), torch.nn.RMSNorm),
+}
+
 _MODULES: dict[str, dict[str, Any]] = {
     "apex": {},
     "apex.contrib": {},
     "apex.contrib.layer_norm": {},
     "apex.contrib.layer_norm.layer_norm": {"FastLayerNormFN": FastLayerNormFN},
     "apex.multi_tensor_apply": {"multi_tensor_applier": multi_tensor_applier},
-    "apex.normalization": {},
+    "apex.normalization": _NORMS,
     "apex.normalization.fused_layer_norm": {
+        **_NORMS,
         "FusedLayerNormAffineFunction": FusedLayerNormAffineFunction,
         "FusedRMSNormAffineFunction": FusedRMSNormAffineFunction,
     },
-    "apex.optimizers": {"FusedAdam": FusedAdam, "FusedSGD": torch.optim.SGD},
+    "apex.optimizers": {
+        "FusedAdagrad": FusedAdagrad,
+        "FusedAdam": FusedAdam,
+        "FusedLAMB": FusedLAMB,
+        "FusedSGD": torch.optim.SGD,
+    },
     "amp_C": {"multi_tensor_l2norm": multi_tensor_l2norm, "multi_tensor_scale": multi_tensor_scale},
     "fused_weight_gradient_mlp_cuda": {
         "wgrad_gemm_accum_fp16": wgrad_gemm_accum,
@@ -151,3 +149,9 @@ _MODULES: dict[str, dict[str, Any]] = {
 def members(name: str) -> dict[str, Any] | None:
     """What is in module ``name``; None: there is no such module."""
     return _MODULES.get(name)
+
+
+def submodules(name: str) -> tuple[str, ...]:
+    """What ``import apex`` brings with it."""
+    brought = ("multi_tensor_apply", "normalization", "optimizers")
+    return tuple(f"apex.{one}" for one in brought) if name == "apex" else ()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from workloads.tracing.stand_ins import apex
+from workloads.tracing.stand_ins import apex, apex_optimizers
 from workloads.tracing.stand_ins.transformer_engine import (
     attention,
     modules,
@@ -65,7 +65,7 @@ _ATTENTION = {
     "_SplitAlongDim": attention._SplitAlongDim,
 }
 _OPTIMIZERS = {
-    **_named(apex.FusedAdam, apex.multi_tensor_applier),
+    **_named(apex_optimizers.FusedAdam, apex.multi_tensor_applier),
     **_named(apex.multi_tensor_l2norm, apex.multi_tensor_scale),
     "FusedSGD": torch.optim.SGD,
 }
