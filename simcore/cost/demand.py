@@ -37,6 +37,7 @@ class Demands:
       that it believes reachable).  ``fixed_ps``: start cost, not shared with anything.
     * ``copy_engine``: 1 for transfers on a copy engine (no SMs; ``sm_ps`` is then the transfer alone).
     * ``lost``: SMs that a kernel cannot use for each that communication holds (0: not known, so that one).
+    * ``waiting``: for how many of its blocks' shares of HBM each waits for its loads (0: not known).
     * ``origin``: index into :data:`ORIGINS`.
     """
 
@@ -48,6 +49,7 @@ class Demands:
     copy_engine: IntArray
     origin: IntArray
     lost: IntArray
+    waiting: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.sm_ps)
@@ -78,9 +80,10 @@ class Demands:
     @classmethod
     def zeros(cls, num_ops: int) -> Demands:
         """Demands of ``num_ops`` ops that need nothing (one block per SM, origin "recorded")."""
-        zero = {spec.name: np.zeros(num_ops, dtype=np.int64) for spec in fields(cls)}
-        zero["blocks_per_sm"] = np.ones(num_ops, dtype=np.int64)
-        return cls(**zero)
+        names = [spec.name for spec in fields(cls) if spec.name != "waiting"]
+        whole = {name: np.zeros(num_ops, dtype=np.int64) for name in names}
+        whole["blocks_per_sm"] = np.ones(num_ops, dtype=np.int64)
+        return cls(**whole, waiting=np.zeros(num_ops))
 
 
 class CostModel(Protocol):

@@ -83,7 +83,8 @@ class Kernels:
         d = demands
         columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
         uses_sms = (d.copy_engine == 0).tolist()
-        demand = list(zip(*(c.tolist() for c in columns), uses_sms, d.lost.tolist(), strict=True))
+        placed = d.lost.tolist(), d.waiting.tolist()
+        demand = list(zip(*(c.tolist() for c in columns), uses_sms, *placed, strict=True))
         return cls(demand, d.alone_ps(hbm_bytes_per_s), numbers)
 
     @cached_property

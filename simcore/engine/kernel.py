@@ -30,8 +30,10 @@ class RunningKernel:
     ``side_by_side``: blocks of one kernel on an SM finish so many times more per time than one by itself as
     there are of them to this power: one block nearly fills an SM's units.  Recorded grids whose blocks come
     to share an SM that each had to itself take 1.7 to 1.8 times as long (docs/contention.md); 2 ** 0.8 =
-    1.74. ``in_common``: share of a block's time that goes as what all SMs have in common (L2, HBM, power) is
-    used: a last wave of few blocks takes about 0.66 to 0.70 of a full one where grids were recorded.
+    1.74.  Blocks of few warps wait for their loads and do not fill an SM: each waits as long as ``waiting``
+    of them take to be served, so n take waiting + n.  ``in_common``: share of a block's time (while it is
+    served) that goes as what all SMs have in common (L2, HBM, power) is used: a last wave of few blocks
+    takes about 0.66 to 0.70 of a full one where grids were recorded.
     """
 
     side_by_side = 0.2
@@ -39,7 +41,7 @@ class RunningKernel:
 
     __slots__ = (
         "bytes_left", "cohorts", "fixed_left", "fresh", "is_fluid", "lost", "num_sms", "occupancy", "placed",
-        "sm_left", "unplaced", "uses_sms", "wave_ps",
+        "sm_left", "unplaced", "uses_sms", "waiting", "wave_ps",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +54,7 @@ class RunningKernel:
         fixed_ps: int,
         uses_sms: bool = True,
         lost: int = 0,
+        waiting: float = 0.0,
     ) -> None:
         self.num_sms = num_sms
         self.fixed_left = float(fixed_ps)
@@ -59,6 +62,7 @@ class RunningKernel:
         self.occupancy = blocks_per_sm
         self.uses_sms = uses_sms
         self.lost = lost
+        self.waiting = waiting
         self.fresh = True
         self.unplaced = blocks if uses_sms and sm_ps > 0 else 0
         self.cohorts: list[tuple[float, int]] = []  # (SM time left, blocks), ascending time
@@ -105,11 +109,15 @@ class RunningKernel:
         if not self.lost:
             return wave
         half = _HALF * self.num_sms * occupancy
-        if placed < half:
-            wave *= 1.0 - self.in_common * (1.0 - placed / half)
-        if occupancy == 1 or placed > slots - slots // occupancy:
-            return wave
-        return wave * power(math.ceil(placed * occupancy / slots) / occupancy, 1.0 - self.side_by_side)
+        common = 1.0 - self.in_common * (1.0 - placed / half) if placed < half else 1.0
+        together = occupancy  # blocks on an SM
+        if placed <= slots - slots // occupancy:
+            together = math.ceil(placed * occupancy / slots)
+        if self.waiting:
+            return wave * ((self.waiting + together * common) / (self.waiting + occupancy))
+        if together == occupancy:
+            return wave * common
+        return wave * common * power(together / occupancy, 1.0 - self.side_by_side)
 
     def sm_time_left(self, sms: int) -> float:
         """SM time until the last block ends if the kernel keeps ``sms`` SMs (inf with none)."""

@@ -58,7 +58,7 @@ class LearnedGpu(Gpu):
         beside = Neighbours(
             self.sms.held, any(self.sms.held_for.get(collective, 0) > 0 for collective in EXCHANGES)
         )
-        sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, uses_sms, _ = execution.demand
+        sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, uses_sms, *_ = execution.demand
         if not uses_sms or not beside.num_sms:
             return 1.0
         rate = self.hbm_bytes_per_ps

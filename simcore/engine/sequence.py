@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from simcore.records import dataclass
 
-Demand = tuple[int, int, int, int, int, bool, int]  # arguments of RunningKernel after num_sms
+Demand = tuple[int, int, int, int, int, bool, int, float]  # arguments of RunningKernel after num_sms
 Environment = tuple[int, float, int]  # SMs, HBM bytes/ps, what each kernel waits for others' writes, ps
 
 _MAX_TIMINGS = 256  # remembered per sequence; flows that never repeat a rate must not fill the memory

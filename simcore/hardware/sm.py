@@ -69,7 +69,8 @@ class SmSpec:
     """An SM of one generation: what its blocks share.  See Note [Carve-outs].
 
     ``blocks`` is how many it holds at most, ``carve_outs_kib`` how much of its L1 cache can be shared memory,
-    ``reserved_bytes`` what CUDA takes of that for each block.
+    ``reserved_bytes`` what CUDA takes of that for each block, ``load_cycles`` how long a load from
+    HBM takes.
     """
 
     threads: Whole
@@ -78,6 +79,7 @@ class SmSpec:
     carve_outs_kib: tuple[int, ...]
     reserved_bytes: Whole
     sms_per_tpc: Whole
+    load_cycles: float
     communication: CommunicationBlocks
     source: str = ""
 

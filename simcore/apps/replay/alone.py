@@ -31,9 +31,9 @@ _COMPUTE_BOUND = ("gemm/conv", "attention")
 
 _ALIKE = 1.5  # longest over shortest of kernels that do the same work, tenths of outliers left out
 
-#: Resident threads of an SM (CUDA programming guide, compute capability 7.0 to 9.0) times the widest load and
-#: store, 16 bytes each.
-_WAVE_BYTES_PER_SM = 2048 * 2 * 16
+_LOAD_BYTES = 16  # of a thread's widest load or store
+#: Resident threads of an SM (CUDA programming guide, compute capability 7.0 to 9.0), a load and a store each.
+_WAVE_BYTES_PER_SM = 2048 * 2 * _LOAD_BYTES
 
 #: A recorded kernel is limited by HBM when it moves at least this share of what streaming kernels reach.
 _NEAR = 0.9
@@ -53,6 +53,7 @@ class Streaming:
     of as many blocks an SM on all SMs, all resident at once: it was launched to fill the GPU, and what finds
     no place is a second wave.  ``staged``: nor one that passes its data through shared memory (transposes,
     blockwise casts), unless its blocks' tiles, in and out, are as much as HBM brings meanwhile.
+    ``waits``: few warps of what fills the GPU do not keep their SM's share of HBM busy.
     """
 
     saturating: float = 0.85
@@ -60,6 +61,7 @@ class Streaming:
     small_grids: bool = True
     fills: bool = True
     staged: bool = True
+    waits: bool = True
 
 
 STREAMING = Streaming()
@@ -162,24 +164,24 @@ def demand_alone(
             # As many blocks as before, each done sooner if memory did not keep it.
             ports = min(1.0, gpu.hbm_bytes_per_s * gpu.hbm_efficiency / gpu.l2_bytes_per_s)
             needed = int(rest * ports) if streaming.prefetching else rest
-            return needed, 0, 1, _at_peak(rest, gpu), fixed, True, 0
+            return needed, 0, 1, _at_peak(rest, gpu), fixed, True, 0, 0.0
         lost = _lost(gpu, block, is_product=not known and kind == "gemm/conv")
-        return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost
+        return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True, lost, 0.0
     each, over = divmod(blocks, gpu.num_sms)
     if streaming.fills and 0 < each <= blocks_per_sm and not over:
-        return rest, blocks, each, streamed, fixed, True, 1
+        return rest, blocks, each, streamed, fixed, True, 1, _waiting(gpu, block) if streaming.waits else 0.0
     if streaming.small_grids and 0 < blocks < gpu.num_sms and blocks_per_sm > 0:
         # So few blocks do not keep HBM busy: at most their SMs' share of it.
         # They wait for loads, one after the other, and do not slow each other on an SM.
-        return rest, blocks, blocks_per_sm, streamed * blocks // gpu.num_sms, fixed, True, 0
+        return rest, blocks, blocks_per_sm, streamed * blocks // gpu.num_sms, fixed, True, 0, 0.0
     one_wave = blocks <= 0 and streamed <= gpu.num_sms * _WAVE_BYTES_PER_SM
     if streaming.staged and not sum(moved) and block is not None and block.shared_bytes > 0:
         passed = 2 * blocks * block.shared_bytes
         # More than L2 holds and HBM brings: tiles are not full, and what they move is not known.
         limited = limited and _NEAR * streamed <= passed <= gpu.l2_bytes + _at_peak(rest, gpu)
     if limited and not one_wave:
-        return int(rest * streaming.saturating), 0, 1, _at_peak(rest, gpu), fixed, True, 0
-    return rest, 1 if one_wave else 0, 1, streamed, fixed, True, 0
+        return int(rest * streaming.saturating), 0, 1, _at_peak(rest, gpu), fixed, True, 0, 0.0
+    return rest, 1 if one_wave else 0, 1, streamed, fixed, True, 0, 0.0
 
 
 def _lost(gpu: GpuSpec, block: ThreadBlock | None, *, is_product: bool) -> int:
@@ -190,6 +192,18 @@ def _lost(gpu: GpuSpec, block: ThreadBlock | None, *, is_product: bool) -> int:
     if block is None and is_product:
         block = sm.large_tile()
     return sm.lost(block) if block is not None else 0
+
+
+def _waiting(gpu: GpuSpec, block: ThreadBlock | None) -> float:
+    """For how many blocks' shares of an SM's HBM a block waits for its loads, one a thread; 0: not known.
+
+    Little's law: HBM keeps an SM busy with as many bytes as it brings while a load is under way.
+    """
+    if block is None or gpu.table("sm") not in names("hardware_profiles", "sm"):
+        return 0.0
+    load_s = load_sm(gpu.table("sm")).load_cycles / gpu.boost_clock_hz
+    under_way = load_s * gpu.hbm_bytes_per_s * gpu.hbm_efficiency / gpu.num_sms
+    return under_way / (block.threads * _LOAD_BYTES)
 
 
 def _at_peak(rest_ps: int, gpu: GpuSpec) -> int:
@@ -237,9 +251,11 @@ class SharedGpu:
                 at = row[op]
                 demands.sm_ps[at], demands.blocks[at], demands.blocks_per_sm[at] = found[:3]
                 demands.hbm_bytes[at], demands.fixed_ps[at] = found[3:5]
-                demands.lost[at] = found[6]
+                demands.lost[at], demands.waiting[at] = found[6:]
         if self._predicted is not None:
             rows, priced = self._predicted
-            for name in ("sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "origin", "lost"):
+            for name in (
+                "sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "origin", "lost", "waiting",
+            ):  # fmt: skip
                 getattr(demands, name)[rows] = getattr(priced, name)
         return demands

@@ -86,5 +86,15 @@ def test_numbers_come_back_from_other_traces(tmp_path, capsys):
         assert found[name]["within"] == [1.0, 1.0, 1.0]
     assert found["a"]["no_contention_within"] == [0.0, 0.0, 0.0]
     assert simcore("contention-study", "--overlap", path, "--left-out") == 0
-    told = "a: partners 1, peers 1, draws 1, full_us 2, small_grids 1, fills 1, staged 1, saturating 1"
+    told = "a: partners 1, peers 1, draws 1, full_us 2, small_grids 1, fills 1, staged 1, waits 1"
     assert told in capsys.readouterr().out
+    # Without partners all 100 tiles have an SM and wait 1.5 us; without fences they do not.
+    assert simcore("contention-study", "--overlap", path, "--worth", "--json") == 0
+    study = json.loads(capsys.readouterr().out)
+    found = {name: scores["a"] for name, scores in study["worth"]["table"].items()}
+    assert found[""]["predicted_added"] == pytest.approx((1.5 + 100 * last) / 102)
+    assert found["partners"]["predicted_added"] == pytest.approx(1.5 / 102)
+    assert found["all fences"]["predicted_added"] == pytest.approx(100 * last / 102)
+    assert found["all of them"]["predicted_added"] == 0.0
+    assert simcore("contention-study", "--overlap", path, "--worth") == 0
+    assert "Without each mechanism, table" in capsys.readouterr().out

@@ -64,3 +64,19 @@ def test_tiles_tell_what_a_transpose_moves():
     # L2 holds 41.9 of them; the other 18.6 take HBM 9.1 us at 2.039 TB/s.  Sooner: tiles are not full.
     assert slower(9.2) == pytest.approx(0.85 * 108 / 84, abs=1e-5)
     assert slower(9.0) == pytest.approx(108 / 84, abs=1e-5)
+
+
+def test_few_warps_wait_for_their_loads():
+    # A load takes 466.3 cycles of 1.41 GHz; an SM's share of HBM, 0.88 * 2.039 TB/s / 108, brings 5,494 bytes
+    # meanwhile: what 128 threads load 2.683 times.  So many blocks' shares a block waits, and is served after
+    # all blocks of its SM: 72 of 324 go after the others, one on an SM of 84, and HBM is less in use.
+    waiting = 466.3 / 1.41e9 * 0.88 * 2.039e12 / 108 / (128 * 16)
+    assert waiting == pytest.approx(2.683, abs=1e-3)
+    second = (waiting + 1 - 0.35 * (1 - 72 / 162)) / (waiting + 3)
+    few = ThreadBlock(128, 168, 64)
+    found = beside("reduce/norm", 100, (0, 0, 24), blocks=324, occupancy=3, block=few)
+    assert found == pytest.approx(100 * (1 + second))
+    # One on each SM waits as long however few there are.
+    second = (waiting + 1 - 0.35 * (1 - 24 / 54)) / (waiting + 1)
+    found = beside("reduce/norm", 100, (0, 0, 24), blocks=108, occupancy=1, block=few)
+    assert found == pytest.approx(100 * (1 + second))

@@ -53,6 +53,7 @@ class Physics:
     small_grids: bool = STREAMING.small_grids
     fills: bool = STREAMING.fills
     staged: bool = STREAMING.staged
+    waits: bool = STREAMING.waits
     saturating: float = STREAMING.saturating
     prefetching: bool = STREAMING.prefetching
     in_common: float = RunningKernel.in_common
@@ -93,10 +94,11 @@ class Beside:
             self.alone_ps, self.start_ps, self.kind, self.blocks,
             self.blocks_per_sm, self.channels.gpu, self.block, self.moved,
             Streaming(
-                physics.saturating, physics.prefetching, physics.small_grids, physics.fills, physics.staged
+                physics.saturating, physics.prefetching, physics.small_grids, physics.fills, physics.staged,
+                physics.waits,
             ),
         )  # fmt: skip
-        return found if physics.partners else (*found[:6], min(found[6], 1))
+        return found if physics.partners else (*found[:6], min(found[6], 1), found[7])
 
     def told(self) -> Beside:
         """The kernel with nothing but what is recorded of it."""

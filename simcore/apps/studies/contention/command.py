@@ -29,6 +29,9 @@ def contention_study(
     left_out: Annotated[
         bool, typer.Option("--left-out", help="Fit the model's numbers without each trace, try them on it.")
     ] = False,
+    worth: Annotated[
+        bool, typer.Option("--worth", help="Also predict without each mechanism of the model.")
+    ] = False,
     steps: Annotated[bool, typer.Option("--steps", help="Also replay the steps with shared GPUs.")] = False,
     sms_per_channel: Annotated[float, typer.Option(metavar="N", help="What if a channel took N SMs.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -42,5 +45,6 @@ def contention_study(
     study = contention_object(
         traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel, overlap=overlap,
         without=left_out, table=table,
+        mechanisms=worth,
     )  # fmt: skip
     print(json.dumps(study) if as_json else study_text(study))

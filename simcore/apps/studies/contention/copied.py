@@ -69,5 +69,5 @@ def _demand(cost: RooflineCost, kernel: KernelShape, alone_ps: int) -> Demand:
     fixed_s = work.launches * (cost.gpu.kernel_gap_s + work.prologue_s)
     return (
         ps_from_s(work.sm_s * scale), work.blocks, work.blocks_per_sm,
-        int(work.hbm_bytes * scale / cost.gpu.hbm_efficiency), ps_from_s(fixed_s * scale), True, 0,
+        int(work.hbm_bytes * scale / cost.gpu.hbm_efficiency), ps_from_s(fixed_s * scale), True, 0, 0.0,
     )  # fmt: skip

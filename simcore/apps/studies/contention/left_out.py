@@ -14,10 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-import numpy as np
-
 from simcore.apps.studies.contention.beside import Beside, Physics
-from simcore.apps.studies.contention.summary import within
+from simcore.apps.studies.contention.summary import nearness
 
 UNKNOWN: Final = Physics(
     partners=False,
@@ -84,17 +82,10 @@ def left_out(traces: Mapping[str, Sequence[Case]]) -> dict[str, dict[str, Any]]:
     found = {}
     for name, cases in traces.items():
         physics = _fit([other for other in traces if other != name], error)
-        recorded = np.array([recorded_ps for _, recorded_ps in cases])
-        predicted = np.array([time(physics, beside) for beside, _ in cases])
-        alone = sum(beside.alone_ps for beside, _ in cases)
-        found[name] = {
-            "fitted": asdict(physics), "rows": len(cases), "within": list(within(predicted / recorded - 1)),
-            "no_contention_within": list(
-                within(np.array([beside.alone_ps for beside, _ in cases]) / recorded - 1)
-            ),
-            "recorded_added": float(recorded.sum() / alone - 1),
-            "predicted_added": float(predicted.sum() / alone - 1),
-        }  # fmt: skip
+        found[name] = {"fitted": asdict(physics)} | nearness(
+            [beside.alone_ps for beside, _ in cases], [recorded for _, recorded in cases],
+            [time(physics, beside) for beside, _ in cases],
+        )  # fmt: skip
     return found
 
 

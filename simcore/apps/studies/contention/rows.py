@@ -190,7 +190,7 @@ def _row(kernel: OverlappedKernel, start_ps: int, channels: Channels) -> Content
 
 
 def _features(demand: Demand, gpu: GpuSpec, beside: Neighbours) -> list[float]:
-    sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, _, _ = demand
+    sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, *_ = demand
     return features(
         sm_ps=sm_ps, hbm_ps=hbm_bytes / gpu.hbm_bytes_per_s * 1e12, fixed_ps=fixed_ps, blocks=blocks,
         blocks_per_sm=blocks_per_sm, num_sms=gpu.num_sms, beside=beside,

@@ -24,6 +24,7 @@ from simcore.apps.studies.contention.summary import (
     scores,
     step_effect,
 )
+from simcore.apps.studies.contention.worth import worth
 from simcore.errors import InputError
 from simcore.files import whole_text
 from simcore.interference import LearnedInterference, load_interference
@@ -37,14 +38,16 @@ _MOST_SMS_PER_CHANNEL = 8
 def contention_object(
     traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float,
     overlap: Path | None = None, without: bool = False, table: Path | None = None,
+    mechanisms: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The study of ``traces``, a job each, as ``--json`` shows it.
 
     ``cluster`` is for traces that name no GPU (see :func:`read_trace_sets`), the first also for such rows of
     ``overlap``, a table of kernels alone and beside communication; ``learned`` a file of a learned
     interference (None: learned from the traces, cross-validated); ``steps`` also replays them; a channel
-    takes ``sms_per_channel`` SMs; ``without`` also fits the model's numbers without each trace; ``table`` is
-    where to write the traces' own kernels alone and beside communication.
+    takes ``sms_per_channel`` SMs; ``without`` also fits the model's numbers without each trace,
+    ``mechanisms`` predicts without each mechanism; ``table`` is where to write the traces' own kernels alone
+    and beside communication.
     Errors: InputError for what cannot be read, or a number of SMs that no channel takes.
     """
     if not 0 <= sms_per_channel <= _MOST_SMS_PER_CHANNEL:
@@ -60,11 +63,15 @@ def contention_object(
     rows, refused = (
         overlap_rows(overlap, cluster and cluster.split(",")[0]) if overlap is not None else ([], [])
     )
+    cases = _cases(rows, [trace for trace, _, _ in found]) if without or mechanisms else {}
+    if without:
+        say("fitting the model's numbers without each trace")
     return {
         "rows": [row.as_dict() for row in rows],
         "overlap": overlap_scores(rows),
         "agreement": agreement(own, overlap) if own and overlap is not None and overlap.is_file() else {},
-        "left_out": _left_out(rows, [trace for trace, _, _ in found]) if without else {},
+        "left_out": {what: left_out(own) for what, own in cases.items()} if without else {},
+        "worth": {what: worth(own) for what, own in cases.items()} if mechanisms else {},
         "published": [row.as_dict() for row in published_rows()],
         "echo_within": {name: list(shares) for name, shares in ECHO.items()},
         "learned": how,
@@ -79,8 +86,8 @@ def contention_object(
     }
 
 
-def _left_out(rows: Sequence[BesideRow], traces: Sequence[TraceRows]) -> dict[str, dict[str, Any]]:
-    """By "table" and "traces", what fits without each trace say of it: good rows, kernels not short."""
+def _cases(rows: Sequence[BesideRow], traces: Sequence[TraceRows]) -> dict[str, dict[str, list[Case]]]:
+    """Of "table" and "traces" by trace: good rows, kernels that are not short."""
     table: dict[str, list[Case]] = defaultdict(list)
     for row in rows:
         if row.beside is not None and row.quality in ("good", "ok"):
@@ -93,8 +100,7 @@ def _left_out(rows: Sequence[BesideRow], traces: Sequence[TraceRows]) -> dict[st
         ]
         for trace in traces
     }
-    say("fitting the model's numbers without each trace")
-    return {"table": left_out(table), "traces": left_out({name: own for name, own in long.items() if own})}
+    return {"table": table, "traces": {name: own for name, own in long.items() if own}}
 
 
 def _learned(
