@@ -338,6 +338,18 @@ def test_kinds_of_places_speak_for_their_combinations() -> None:
     )
 
 
+@pytest.mark.parametrize(("uneven", "ran"), [(True, range(8)), (False, [0, 1, 7])])
+def test_shards_that_are_cut_across_tensors_are_looked_at_in_the_middle(uneven: bool, ran: list[int]) -> None:
+    """The second and last of eight are alike by chance, as they are where the first alone reads its loss."""
+    truth = dict(enumerate("abcdefgb" if uneven else "abbbbbbb"))
+    search = RankSearch(
+        lambda ranks: {rank: truth[rank] for rank in ranks}, 16, lambda rank: rank if uneven else 0
+    )
+    search.ends(8)
+    assert search.classes(nested_axes((), 8)) == truth
+    assert sorted(search.hashes) == list(ran)
+
+
 def test_a_rank_that_disagrees_is_run_and_told_apart() -> None:
     """Four by four ranks; those at place (2, 2) do something else, which neither ends nor lines show."""
     axes = nested_axes((4,), 16)

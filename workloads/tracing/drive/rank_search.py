@@ -8,9 +8,11 @@ Note [Distinct ranks]
     recordings hashed.  Where they agree, and with more than one axis a rank inside all of them agrees, too,
     every rank is taken to do the same.  Otherwise, on each axis through the first rank, the second and the
     last place are run; where these two differ, borders between them are searched from the last place down, in
-    steps that double, and then by halving.  Of an axis of pipeline stages every place is run.  Places of an
-    axis that recorded alike are one kind, and of each combination of kinds one rank is run, and the corners
-    of the world (up to :data:`MOST_CORNERS`), which must do what their combination does.
+    steps that double, and then by halving.  Where the first two hold other bytes, shards are cut across
+    tensors, and the second and last place may be alike by chance: one between them is run, too.  Of an axis
+    of pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and of each
+    combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`), which
+    must do what their combination does.
 
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
@@ -33,14 +35,21 @@ MOST_CORNERS = 16
 class RankSearch:
     """Finds out which ranks record alike, running no more than ``max_ranks`` of them.
 
-    ``run`` records ranks and returns the hash of each.  ``assumed`` counts ranks that stand in for others
-    although their neighbours were seen to differ, because ``max_ranks`` was reached.
+    ``run`` records ranks and returns the hash of each, ``held`` tells what one of these holds.  ``assumed``
+    counts ranks that stand in for others although their neighbours were seen to differ, because ``max_ranks``
+    was reached.
     """
 
-    def __init__(self, run: Callable[[Sequence[int]], Mapping[int, str]], max_ranks: int) -> None:
+    def __init__(
+        self,
+        run: Callable[[Sequence[int]], Mapping[int, str]],
+        max_ranks: int,
+        held: Callable[[int], object] = lambda _: None,
+    ) -> None:
         self.hashes: dict[int, str] = {}
         self.assumed = 0
         self._run_ranks = run
+        self._held = held
         self._max_ranks = max_ranks
         self._axes: tuple[WorldAxis, ...] = ()
         self._kinds: list[list[int]] = []  # by axis and place: the lowest place of its kind
@@ -97,9 +106,19 @@ class RankSearch:
             return [0] * axis.size if alike else list(range(axis.size))
         found = {0: self.hashes[0], axis.size - 1: self._hash_at(axis, axis.size - 1)}
         found[1] = self._hash_at(axis, 1)
-        self._between(axis, 1, axis.size - 1, found, from_top=1)
+        middle = (axis.size + 1) // 2
+        if found[1] == found[axis.size - 1] and self._shards_differ(axis) and middle < axis.size - 1:
+            self._run([middle * axis.stride])
+            found[middle] = self._hash_at(axis, middle)
+            self._between(axis, middle, axis.size - 1, found)
+            self._between(axis, 1, middle, found)
+        else:
+            self._between(axis, 1, axis.size - 1, found, from_top=1)
         lowest: dict[str, int] = {}
         return [lowest.setdefault(found[place], place) for place in range(axis.size)]
+
+    def _shards_differ(self, axis: WorldAxis) -> bool:
+        return axis.stride in self.hashes and self._held(0) != self._held(axis.stride)
 
     def _hash_at(self, axis: WorldAxis, place: int) -> str:
         """What the rank at ``place`` recorded; where there was no room for it, the nearest below it."""

@@ -147,7 +147,9 @@ class ScriptJob:
         rounds = start(lambda _: self, "trace")
         seen = rounds.seen
         search = RankSearch(
-            lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)}, self.max_ranks
+            lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)},
+            self.max_ranks,
+            lambda rank: seen[rank].memory,
         )
         search.ends(self.world_size)
         search.named(seen[0].named)
