@@ -84,8 +84,12 @@ def test_what_a_recipe_freezes_is_not_updated() -> None:
     assert band.preset == "qwen3_vl_30b_a3b_pretrain_8gpu_gb200_bf16"
     # Gradients go through the language model to what projects pictures; its weights have none.
     assert band.cases[0].training.trainable == "word_embeddings"
-    (text,) = describe(RunRow(2, {**pictures.columns, "model": "Qwen3_30B_a3B"})).cases
-    assert text.training.trainable == "all"
+    text = {**pictures.columns, "model": "Qwen3_30B_a3B"}
+    assert describe(RunRow(2, text)).cases[0].training.trainable == "all"
+    # Layouts that only the model with pictures has say nothing of the one without.
+    layout = {"gpu_type": "H100", "gpus": "16", "pp": "2", "vpp": "12", "micro_batch": "1"}
+    assert describe(RunRow(2, {**pictures.columns, **layout})).preset.startswith("qwen3_vl_30b")
+    assert describe(RunRow(2, {**text, **layout})).preset == "megatron-bridge"
 
 
 def test_parameters_may_be_sharded_within_a_domain() -> None:

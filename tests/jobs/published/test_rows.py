@@ -265,6 +265,8 @@ def test_any_words_make_cases_or_a_refusal_that_names_the_row(changes: dict[str,
 def test_numbers_may_have_separators_and_say_that_there_are_none() -> None:
     (case,) = describe(_row(global_batch="1,024", vpp="-", cp="none")).cases
     assert (case.microbatches, case.parallel.virtual_stages, case.parallel.cp) == (128.0, 1, 1)
+    (by_layout,) = describe(_row(vpp="layout")).cases
+    assert by_layout.parallel.virtual_stages == 1
 
 
 def test_what_was_not_understood_is_said() -> None:

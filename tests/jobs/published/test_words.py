@@ -375,6 +375,8 @@ def test_attention_in_fp8_is_read_where_the_precision_says_so() -> None:
     said = describe(_row(precision="fp8 (delayed, fp8 attention)")).cases[0].software
     assert (said.fp8_attention, said.fp8_recipe) == (True, "delayed")
     assert not describe(_row(precision="fp8 (delayed)")).cases[0].software.fp8_attention
+    for flag, on in (("FP8_DPA=1", True), ("FP8_DPA=0", False)):
+        assert describe(_row(precision="fp8", overlap_notes=flag)).cases[0].software.fp8_attention == on
 
 
 def test_a_split_that_a_table_assumed_is_open() -> None:

@@ -74,22 +74,24 @@ def recipe_of(
 ) -> PublishedRecipe | None:  # fmt: skip
     """The recipe that a run of ``model`` followed: the same precision and degrees, nearest in GPUs.
 
-    Of several models of the same sizes that of the run's name, of several ways to shard the run's.
-    None where no recipe for the GPU has these degrees: flags of another layout say nothing of it.
+    Of several models of the same sizes that of the run's name, of several ways to shard the run's.  What a
+    pretraining recipe freezes, it freezes of its own model alone.  None where no recipe for the GPU has these
+    degrees: flags of another layout say nothing of it.
     """
     degrees = tuple(parallel.get(key, 1) for key in _DEGREES)
     precision = training.get("precision", "bf16")
+    name, sharded = found_name(model.name), training.get("sharding", "zero1") in _SHARDED
     alike = [
         one
         for one in recipes().values()
         if (one.gpu, one.kind) == (gpu, kind)
         and _sizes(named_model(one.model)) == _sizes(model)
+        and (one.model == name or kind != "pretrain" or "trainable" not in one.settings["training"])
         and one.settings["training"]["precision"] == precision
         and (not fp8_recipe or one.settings["software"].get("fp8_recipe", fp8_recipe) == fp8_recipe)
         and tuple(one.settings["parallel"][key] for key in _DEGREES) == degrees
     ]
     chunks, micro = parallel.get("virtual_stages", 1), training.get("micro_batch")
-    name, sharded = found_name(model.name), training.get("sharding", "zero1") in _SHARDED
     return min(
         alike,
         key=lambda one: (

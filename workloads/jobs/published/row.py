@@ -15,14 +15,18 @@ from simcore.records import dataclass
 from workloads.jobs.published.columns import as_run, counts_samples, needed_columns
 from workloads.parallel.axis import AXES, further_axes
 
-_UNSTATED: Final = re.compile(r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$", re.IGNORECASE)
+_UNSTATED: Final = re.compile(
+    r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$|^(auto|custom|layout)$", re.IGNORECASE
+)
 
 #: No number of a published run is larger: tokens of the longest training are 1e14.  Nor is one less, but 0.
 _MOST: Final = 1e16
 _LEAST: Final = 1e-9
 
 #: What stands in a column of numbers that has none.
-_NOTHING: Final = ("", "-", "none", "nan", "n/a", "not stated", "unknown")
+_NOTHING: Final = (
+    "", "-", "none", "nan", "n/a", "not stated", "unknown", "auto", "custom", "layout",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,11 @@ def read_run_rows(path: str) -> list[RunRow]:
 
 
 def _completed(columns: dict[str, str]) -> dict[str, str]:
-    """``columns`` with what others say: GPUs as the product of the degrees, "8k" tokens as 8192."""
+    """``columns`` with what others say: GPUs as the product of the degrees, "8k" tokens as 8192, "1M" too."""
     found = dict(columns)
-    thousands = re.fullmatch(r"\s*(\d{1,9})\s*k\s*", columns.get("seq", ""), re.IGNORECASE)
-    if thousands:
-        found["seq"] = str(1024 * int(thousands[1]))
+    short = re.fullmatch(r"\s*(\d{1,9})\s*([km])\s*", columns.get("seq", ""), re.IGNORECASE)
+    if short:
+        found["seq"] = str(int(short[1]) * (1 << (10 if short[2] in "kK" else 20)))
     dense = [axis.name for axis in AXES.values() if axis.is_dense]
     degrees = [columns.get(name, "").strip() or "1" for name in dense]
     if not columns.get("gpus", "").strip() and columns.get("dp", "").strip():

@@ -78,7 +78,10 @@ def fp8_recipe_of(row: RunRow) -> str:
 
 
 def fp8_attention_of(row: RunRow) -> bool:
-    """Whether ``precision`` says that attention is in fp8, too ("fp8 (delayed, fp8 attention)")."""
+    """Whether attention is said to be in fp8: "fp8 (delayed, fp8 attention)", or by a flag, FP8_DPA=1."""
+    flags = row.text("overlap_notes").lower()
+    if re.search(r"fp8_(dpa|mha|dot_product_attention)\s*=\s*(1|true|on)\b", flags):
+        return True
     return bool(re.search(r"fp8[\s_-]*(attention|dpa|mha)", _precision_words(row)))
 
 
