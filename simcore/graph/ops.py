@@ -7,7 +7,8 @@ is an object per op.  The schema below is the contract between ``workloads`` (wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
 
@@ -118,6 +119,11 @@ _STORED_NAMES = {"num_bytes": "comm_bytes"}
 def stored_name(column: str) -> str:
     """What files call a column of :data:`OP_COLUMNS`."""
     return _STORED_NAMES.get(column, column)
+
+
+def shapes_text(shapes: Iterable[Iterable[int]]) -> str:
+    """Shapes of tensors as ``in_shapes`` and ``out_shapes`` hold them."""
+    return json.dumps([list(shape) for shape in shapes], separators=(",", ":"))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from simcore.cost.framework_op import described_inputs
 from simcore.cost.kernel import ELEMENT_BYTES
 from simcore.errors import InputError
 from simcore.graph import Graph
-from simcore.graph.ops import IntArray, Strings
+from simcore.graph.ops import IntArray, Strings, shapes_text
 from simcore.records import dataclass
 from workloads.imports.collective_names import exchange_kind
 from workloads.imports.recorded import ImportedRank, RecordedOps, RecordedShapes
@@ -72,7 +72,8 @@ def describe(name: str, in_shapes: str, in_types: str, out_shapes: str) -> CallC
         outputs = [_product_shape(bare, tensors) or max(tensors, key=prod)]
     width = ELEMENT_BYTES[dtypes[0]]
     return CallColumns(
-        op_class, dtypes[0], _text(tensors), _text(outputs), flops(bare, op_class, tensors, outputs),
+        op_class, dtypes[0], shapes_text(tensors), shapes_text(outputs),
+        flops(bare, op_class, tensors, outputs),
         sum(prod(shape) * ELEMENT_BYTES[dtype] for shape, dtype in zip(tensors, dtypes, strict=True)),
         sum(prod(shape) * width for shape in outputs),
     )  # fmt: skip
@@ -83,10 +84,6 @@ def dtype_name(kind: object) -> str:
     if not isinstance(kind, str):
         return ""
     return _DTYPES.get(kind.removeprefix("Tensor(").removesuffix(")").removeprefix("c10::").lower(), "")
-
-
-def _text(shapes: list[Shape]) -> str:
-    return json.dumps([list(shape) for shape in shapes], separators=(",", ":"))
 
 
 def _operands(bare: str, tensors: list[Shape]) -> tuple[Shape, Shape] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
+from simcore.graph.ops import shapes_text
 from simcore.graph.template_builder import External, Source, WrittenOps, external
 from simcore.units import PS_PER_US
 from workloads.models.pieces import (
@@ -298,4 +298,4 @@ class OpWriter:
 
 @lru_cache(maxsize=1 << 12)
 def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
-    return json.dumps([list(shape) for shape in shapes], separators=(",", ":")) if shapes else ""
+    return shapes_text(shapes) if shapes else ""

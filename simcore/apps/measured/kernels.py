@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -225,7 +226,7 @@ def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
         name = f"wgrad_{name}_accum"
     shapes = ((m, k), (k, n))
     each, warm = operand_bytes(dtype, name), 0
-    kept = _KEPT_IN_L2 * load_gpu(profile_of(columns["gpu"])).l2_bytes
+    kept = _kept_in_l2(profile_of(columns["gpu"]))
     if "layers in turn" in columns["notes"] and (
         _LAYERS_IN_TURN * each * n * k + each * m * k + 2 * m * n <= kept
     ):
@@ -245,6 +246,11 @@ def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
             bytes_written=wide * m * n,
         ),
     )
+
+
+@lru_cache
+def _kept_in_l2(gpu: str) -> float:
+    return _KEPT_IN_L2 * load_gpu(gpu).l2_bytes
 
 
 def _summed(columns: dict[str, str]) -> int:

@@ -142,10 +142,23 @@ def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:
         found = {"schedule": job.parallel.schedule, "placement": placement, "stages": stages}
         return json.dumps({**found, "grid": lines.splitlines(), "bubble": bubble})
     return (
-        f"{lines}\n"
-        "F forward (1 unit), B backward (2), or its halves I and W (1 each): microbatch.chunk; messages take"
-        f" no time here\nbubble: {bubble:.1%} of the work"
+        f"{_folded(lines)}\n"
+        "F forward (1 unit), B backward (2), or its halves I and W (1 each):\n"
+        f"microbatch.chunk; messages take no time here\nbubble: {bubble:.1%} of the work"
     )
+
+
+def _folded(lines: str, columns: int = 80) -> str:
+    """A grid of stages over time in blocks of at most so many columns, one below the other."""
+    rows = lines.splitlines()
+    label = len(f"stage {len(rows) - 1}  ")
+    cell = 1 + max(len(one) for row in rows for one in row[label:].split())
+    step = (columns - label) // cell * cell
+    blocks = [
+        "\n".join((row[:label] + row[at : at + step]).rstrip() for row in rows)
+        for at in range(label, max(map(len, rows)), step)
+    ]
+    return "\n\n".join(blocks)
 
 
 def kernel_mapping(graph: Graph, settings: RunSettings) -> str:

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 
 from simcore.graph.graph import Graph
+from simcore.graph.ops import shapes_text
 from simcore.graph.passes.match import Match
 from simcore.graph.passes.rewrite import Replacement, forward_templates
-from simcore.graph.passes.traffic import shapes_text
 from simcore.graph.passes.view import GraphView, Operand, element_bytes
 from simcore.records import dataclass
 
@@ -63,8 +63,8 @@ def attention_replacements(
         columns: dict[str, str | int] = {
             "name": _kernel_name(view, match, family),
             "op_class": match.kernel.op_class,
-            "in_shapes": shapes_text([output, sizes.tensor(sizes.key), sizes.tensor(sizes.key)]),
-            "out_shapes": shapes_text([output, sizes.lse]),
+            "in_shapes": shapes_text([output.shape, *[sizes.tensor(sizes.key).shape] * 2]),
+            "out_shapes": shapes_text([output.shape, sizes.lse.shape]),
             "flops": sum(int(graph.ops.flops[row]) for row in match.members),
             "bytes_read": output.num_bytes + 2 * sizes.tensor(sizes.key).num_bytes,
             "bytes_written": output.num_bytes + sizes.lse.num_bytes,
@@ -92,8 +92,8 @@ def _backward(view: GraphView, match: Match, family: str) -> Replacement:
     columns: dict[str, str | int] = {
         "name": _kernel_name(view, match, family),
         "op_class": match.kernel.op_class,
-        "in_shapes": shapes_text(reads),
-        "out_shapes": shapes_text(writes),
+        "in_shapes": shapes_text(tensor.shape for tensor in reads),
+        "out_shapes": shapes_text(tensor.shape for tensor in writes),
         # The products that the trace shows are dV, dP, dQ, dK; the kernel also computes the scores again.
         "flops": sum(int(graph.ops.flops[row]) for row in match.members) * 5 // 4,
         "bytes_read": sum(tensor.num_bytes for tensor in reads),

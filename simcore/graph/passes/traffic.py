@@ -7,10 +7,10 @@ when they have one source, and, without an edge (parameters, saved activations),
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 
+from simcore.graph.ops import shapes_text
 from simcore.graph.passes.view import GraphView, Operand
 from simcore.records import dataclass
 
@@ -29,17 +29,12 @@ class Traffic:
     def columns(self) -> dict[str, str | int]:
         """Values of the op-table columns that follow from the border."""
         return {
-            "in_shapes": shapes_text(self.inputs),
-            "out_shapes": shapes_text(self.outputs),
+            "in_shapes": shapes_text(tensor.shape for tensor in self.inputs),
+            "out_shapes": shapes_text(tensor.shape for tensor in self.outputs),
             "bytes_read": sum(tensor.num_bytes for tensor in self.inputs),
             "bytes_written": sum(tensor.num_bytes for tensor in self.outputs),
             "alloc_bytes": self.alloc_bytes,
         }
-
-
-def shapes_text(tensors: Sequence[Operand]) -> str:
-    """Shapes as the op table stores them."""
-    return json.dumps([list(tensor.shape) for tensor in tensors], separators=(",", ":"))
 
 
 def total(view: GraphView, members: Sequence[int]) -> Traffic:

@@ -71,6 +71,11 @@ def test_a_schedule_is_printed(run: Run, described: Path) -> None:
     assert found["stages"] == [["F0", "F1", "B0", "B1"], ["F0", "B0", "F1", "B1"]]
     assert found["grid"] == result.stdout.splitlines()[:2]
     assert found["bubble"] == 0.5
+    # 130 microbatches take 130 * 3 + 3 columns: blocks of them below each other, nothing lost.
+    text = run("run-sim", described, "--show-schedule", "--set", "training.global_batch=260").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    second = [cell for row in text.splitlines() if row.startswith("stage 1") for cell in row.split()[2:]]
+    assert [cell for cell in second if cell[0] == "B"] == [f"B{number}" for number in range(130)]
 
 
 @pytest.mark.parametrize(

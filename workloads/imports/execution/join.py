@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from simcore.graph.ops import IntArray
+from simcore.graph.ops import IntArray, shapes_text
 from simcore.records import dataclass
 from workloads.imports.collective_names import FRAMEWORK_CALLS, LIBRARY_CALLS, is_communication
-from workloads.imports.execution.read import ExecutionTrace, ObservedNode, ObservedTensor
+from workloads.imports.execution.read import ExecutionTrace, ObservedNode
 from workloads.imports.fields import wholes
 from workloads.imports.kineto.events import Args
 from workloads.imports.op_columns import Names, append_columns, columns_of
@@ -139,16 +139,12 @@ def _framework(
             (
                 *columns[:3, index].tolist(),
                 names.code(str(called[index])),
-                names.code(_shapes(found.inputs)),
+                names.code(shapes_text(tensor.shape for tensor in found.inputs)),
                 names.code(json.dumps([tensor.dtype for tensor in found.inputs])),
-                names.code(_shapes(found.outputs)),
+                names.code(shapes_text(tensor.shape for tensor in found.outputs)),
             )
         )
     return FrameworkCalls(*np.array(rows, dtype=np.int64).reshape(-1, 7).T)
-
-
-def _shapes(tensors: tuple[ObservedTensor, ...]) -> str:
-    return json.dumps([list(tensor.shape) for tensor in tensors], separators=(",", ":"))
 
 
 def _with_collectives(
