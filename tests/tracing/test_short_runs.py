@@ -19,7 +19,7 @@ INTERLEAVED = job(
     recompute="none",
 )  # fmt: skip
 SHARDED = job(
-    layers=4, pp=2, dp=2, virtual_pipeline=2, microbatches=32, precision="bf16", distributed_optimizer=True,
+    layers=4, tp=1, pp=2, dp=2, virtual_pipeline=2, microbatches=32, precision="bf16", distributed_optimizer=True,
     overlap_grad_reduce=True, overlap_param_gather=True,
 )  # fmt: skip
 
