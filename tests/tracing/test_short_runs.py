@@ -19,8 +19,8 @@ INTERLEAVED = job(
     recompute="none",
 )  # fmt: skip
 SHARDED = job(
-    layers=4, tp=1, pp=2, dp=2, virtual_pipeline=2, microbatches=32, precision="bf16", distributed_optimizer=True,
-    overlap_grad_reduce=True, overlap_param_gather=True,
+    layers=4, tp=1, pp=2, dp=2, virtual_pipeline=2, microbatches=32, precision="bf16",
+    distributed_optimizer=True, overlap_grad_reduce=True, overlap_param_gather=True,
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_what_is_told_is_what_is_run(
     monkeypatch.setattr(short_runs, "exchanged", lambda *_: None)
     monkeypatch.setattr(ranks, "filled", lambda *_: None)
     assert graph_hash(trace_in(megatron_pool, case, report)) == graph_hash(told)
-    assert (few.processes["fingerprint"], report.processes["fingerprint"]) == (whole, 8)
+    assert (few.processes["fingerprint"], report.processes["fingerprint"]) == (whole, case.world_size)
 
 
 def template(name: str, *rows: str, edges: Any = (), frees: Any = ()) -> CutTemplate:
