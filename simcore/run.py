@@ -98,13 +98,15 @@ def run(
     cost: CostModel | None = None,
     planner: Planner | None = None,
     variants: Variants | None = None,
+    counters: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> Ran:
     """Simulate one step of ``graph`` on ``cluster``.
 
     Kernels are priced for the GPU under the load of the whole job, see Note [Slowest GPU].  ``cost``,
     ``planner`` and ``variants`` replace what follows from the hardware, for recordings whose durations are
-    known.  ``progress`` gets the share done, 0..1.
+    known.  Without ``counters`` the result does not say what links carried, for who asks for times alone.
+    ``progress`` gets the share done, 0..1.
 
     Errors: as :func:`simulate`; InputError for NCCL settings that cannot be, or a rank outside the job.
     """
@@ -133,6 +135,7 @@ def run(
         variants=variants,
         learned=setup.learned,
         noise=Noise(setup.noise_sigma, setup.seed) if setup.noise_sigma else None,
+        counters=counters,
         progress=progress,
     )
     return Ran(

@@ -118,10 +118,9 @@ class RooflineCost:
             axis=1,
         ).astype(np.int64)  # fmt: skip
         index: dict[bytes, int] = {}
-        keys = (row.tobytes() for row in np.ascontiguousarray(columns))
-        inverse = np.fromiter(
-            (index.setdefault(key, len(index)) for key in keys), dtype=np.int64, count=len(rows)
-        )
+        content, width = columns.tobytes(), columns.itemsize * columns.shape[1]
+        keys = [content[at : at + width] for at in range(0, len(content), width)]
+        inverse = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
         first = np.zeros(len(index), dtype=np.int64)
         first[inverse[::-1]] = np.arange(len(rows))[::-1]
         distinct = np.array([self._price_row(ops, int(rows[i])) for i in first], dtype=np.int64)

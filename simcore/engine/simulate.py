@@ -92,6 +92,7 @@ def simulate(
     learned: LearnedInterference | None = None,
     noise: Noise | None = None,
     begin_ps: IntArray | None = None,
+    counters: bool = True,
     aid: Aid | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
@@ -102,7 +103,8 @@ def simulate(
     differ; ``learned`` decides how communication slows kernels on GPUs that it covers (with a warning about
     others); ``noise`` makes every rank different, which unfolds the job (with a warning), as does network
     "packet", which ``packets`` says more about.  ``begin_ps``: when hosts begin, by class of ranks (by their
-    representatives); 0 else.  ``aid`` may answer for stretches; without, every kernel is an event.
+    representatives); 0 else.  ``counters``: whether what happens on links is told.  ``aid`` may answer for
+    stretches; without, every kernel is an event.
     ``progress`` gets the share done, 0..1.
 
     Errors: InputError (unknown network, more ranks than GPUs, a job too large for packets), GraphError
@@ -132,6 +134,7 @@ def simulate(
         learned,
         noise,
         begin_ps,
+        counters,
         aid or Aid(),
         progress,
     )
@@ -153,6 +156,7 @@ class _Job:
     learned: LearnedInterference | None
     noise: Noise | None
     begin_ps: IntArray | None
+    counters: bool
     aid: Aid
     progress: Callable[[float], None] | None
 
@@ -236,7 +240,8 @@ class _Played:
             tape.forget_items()
         kind = job.graph.ops.kind
         # Sorting it takes several columns as long as it is: the times of all ops are made after that.
-        log = link_log(self.fluid, job.aid.log()) if self.fluid is not None else None
+        told = self.fluid if job.counters else None
+        log = link_log(told, job.aid.log()) if told is not None else None
         times = all_times(ranks, kind)
         table = PlanTable(len(kind))
         programs = tuple(job.graph.program_of_rank[parts.representatives].tolist())

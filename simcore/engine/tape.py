@@ -78,6 +78,7 @@ class Tape:
         for items in self.streams:
             if isinstance(items, Items):
                 items.forget()
+        self.kernels.strung.clear()
 
     def alone_in_item(self) -> tuple[IntArray, IntArray]:
         """By position, when the op begins and ends after its item does, if nothing disturbs it."""

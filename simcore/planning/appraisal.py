@@ -78,7 +78,8 @@ class Appraiser:
         try:
             job = self.question.completed(settings)
             cluster = self.question.hardware(settings)
-            return Simulated(settings, run(job.graph(), cluster, self.question.setup).step_s)
+            ran = run(job.graph(), cluster, self.question.setup, counters=False)
+            return Simulated(settings, ran.step_s)
         except SimcoreError as error:
             return Simulated(settings, 0.0, str(error).splitlines()[0])
 

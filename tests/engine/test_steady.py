@@ -120,6 +120,29 @@ def test_many_short_repetitions_are_not_worth_trying_with_fewer():
     assert few(jobs.pipeline(one_f_one_b(16, 60), tp=1, dp=1)) is None
 
 
+def test_few_repetitions_of_stages_of_one_chunk_too_short_for_more():
+    # Stage s of 4 begins with 3 - s forwards and ends with as many backwards; of the first one's 7 pairs
+    # between, five are too many of 20 passes (16 of them would be played), two are not (10).
+    graph = job(10)
+    assert shortened(graph) is None
+    short = few(graph)
+    whole = sum(len(graph.flat_ops(program)) for program in graph.programs)
+    assert 0.33 * whole < short.kept_ops < 0.8 * whole
+    result = both(graph, cluster(graph))
+    assert result.answered.steady == whole - short.kept_ops
+    chunks = job(32, schedule="interleaved", virtual_stages=2)
+    assert shortened(chunks) is None and few(chunks) is None
+
+
+def test_without_counters_times_are_the_same():
+    graph = job(24)
+    told, untold = (run(graph, cluster(graph), counters=counters) for counters in (True, False))
+    assert len(told.counters.time_ps) and not len(untold.counters.time_ps) and untold.log is None
+    assert untold.step_ps == told.step_ps
+    for one, other in zip(untold.times, told.times, strict=True):
+        np.testing.assert_array_equal(one.end_ps, other.end_ps)
+
+
 def test_replicas_whose_messages_have_further_to_go(monkeypatch):
     # Three replicas on nodes 3 s + r of stage s; ten nodes to a leaf: the last message of the first stays on
     # its leaf (nodes 6 and 9), those of the others go through a spine (7 and 10, 8 and 11).  Each replica

@@ -46,21 +46,16 @@ class Pattern:
     calls: tuple[Call, ...]
     distinct: tuple[Call, ...]
     watched: tuple[int, ...]  # local streams whose last item others wait for
-    first: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: item, op it begins with; and the end
     first_item: tuple[int, ...]  # of each cell, over all its streams, and the end
     first_call: tuple[int, ...]  # of each cell, and the end
 
     @classmethod
     def of(cls, cells: tuple[Cell, ...], watched: tuple[int, ...] = ()) -> Pattern:
         """From cells, and the local streams whose last item others wait for."""
-        first = [tuple((0, 0) for _ in cells[0].shape)]
-        for cell in cells:
-            grown = zip(first[-1], cell.shape, strict=True)
-            first.append(tuple([(i + di, o + do) for (i, o), (di, do) in grown]))
         calls = tuple([call for cell in cells for call in cell.calls])
-        first_item = tuple([sum([item for item, _ in place]) for place in first])
-        first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
-        return cls(cells, calls, tuple(dict.fromkeys(calls)), watched, tuple(first), first_item, first_call)
+        first_item = tuple(accumulate([sum([items for items, _ in cell.shape]) for cell in cells], initial=0))
+        first_call = tuple(accumulate([len(cell.calls) for cell in cells], initial=0))
+        return cls(cells, calls, tuple(dict.fromkeys(calls)), watched, first_item, first_call)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -24,6 +24,9 @@ _MOST_KEPT: Final = 0.55  # of the ops
 #: Few are tried where the job with more would cost so much of the whole one, and half as much again.
 _MOST_OF_FEW: Final = 0.33
 _SAVED_BY_FEW: Final = 0.67
+#: Stages of one chunk nearly always settle in few, those of several in half of all jobs
+#: (docs/performance.md): few are tried there wherever more would not be.
+_MOST_OF_ONE_CHUNK: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class Shortened:
 
 def few(graph: Graph) -> Shortened | None:
     """``graph`` with few repetitions, None where these are not far fewer than usual or still too many."""
+    if shortened(graph) is None and not any(program.chunk.any() for program in graph.programs):
+        return shortened(graph, FEW, most=_MOST_OF_ONE_CHUNK)
     usual, found = shortened(graph, most=1.0), shortened(graph, FEW, most=_MOST_OF_FEW)
     if found is None or (usual is not None and found.kept_ops > _SAVED_BY_FEW * usual.kept_ops):
         return None

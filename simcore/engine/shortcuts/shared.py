@@ -38,8 +38,8 @@ class Shared:
         key = (pattern, own.signature(pattern), share)
         found = self.chains.get(key)
         if found is None:
-            cells = [self.book.course(own, cell, share).times for cell in pattern.cells]
-            found = self.chains[key] = strung(cells, pattern)
+            times = {cell: self.book.course(own, cell, share).times for cell in dict.fromkeys(pattern.cells)}
+            found = self.chains[key] = strung([times[cell] for cell in pattern.cells], pattern)
         return found
 
     def times_of(self, course: Course) -> ChainTimes:

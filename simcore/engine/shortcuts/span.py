@@ -146,11 +146,14 @@ class Solo:
         """
         found = self._used.get(pattern)
         if found is None:
-            routes = [self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.calls]
-            links = dict.fromkeys(link for route in routes for link, _, _ in route.uses)
+            routes = {call: self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.distinct}
+            links = dict.fromkeys(link for route in routes.values() for link, _, _ in route.uses)
             # What moves is told by one of those who meet.
-            told = [self._is_first or call in self._alone for call in pattern.calls]
-            numbers = [route.number if one else UNTOLD for route, one in zip(routes, told, strict=True)]
+            number = {
+                call: route.number if self._is_first or call in self._alone else UNTOLD
+                for call, route in routes.items()
+            }
+            numbers = [number[call] for call in pattern.calls]
             found = self._used[pattern] = tuple(numbers), tuple(links)
         return found
 
