@@ -157,6 +157,30 @@ def header(shape):
     return torch.zeros(buffer[:2].tolist()).shape
 
 
+class Picture(torch.Tensor):
+    """A program's own class."""
+
+
+def encoded(device):
+    """Evaluation with padding, for which torch has kernels of nested tensors."""
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).to(device).eval()
+    with torch.no_grad():
+        padding = torch.zeros(2, 3, dtype=torch.bool, device=device)
+        return encoder(torch.rand(2, 3, 8, device=device), src_key_padding_mask=padding).shape
+
+
+def profiled(device):
+    with torch.profiler.profile(with_stack=True) as found:
+        torch.ones(2, device=device).add(1)
+    return "aten" in found.key_averages().table(sort_by="cuda_time_total")
+
+
+def sounded_again(one):
+    window = torch.hann_window(8, device=one.device)
+    return torch.istft(torch.stft(one, 8, return_complex=True, window=window), 8, window=window).shape
+
+
 def blocks(mask, device):
     """How many blocks of keys each block of queries sees in part, and whole."""
     found = create_block_mask(mask, 2, None, 300, 300, device, BLOCK_SIZE=64)
@@ -229,6 +253,15 @@ def idioms(rank, ranks, device, gloo, store):
         "attention without heads": lambda: (
             nn.functional.scaled_dot_product_attention(*[torch.rand(2, 5, 6, device=device)] * 3).shape
         ),
+        "sound": lambda: sounded_again(torch.rand(2, 64, device=device)),
+        "derivative": lambda: torch.func.jvp(torch.sin, (dev([0.0]),), (dev([2.0]),))[1].tolist(),
+        "class of tensors": lambda: [
+            (type(one).__name__, isinstance(one, Picture), one.sum().item())
+            for one in (dev([1.0]).as_subclass(Picture) * 2, t([1.0]).as_subclass(Picture).to(device) + 1)
+        ],
+        "padded evaluation": lambda: encoded(device),
+        "profiler": lambda: profiled(device),
+        "to no device": lambda: str(nn.Linear(2, 2).to(device).to("meta").weight.device),
         "lengths": lambda: batch["mask"].to(device).sum(-1).max().item(),
         "labels": lambda: (batch["ids"].to(device) != 0).sum().item(),
         "to the device and back": lambda: batch["ids"].to(device).cpu().numpy().sum().item(),

@@ -62,6 +62,8 @@ def install() -> None:
     _patch_accelerator()
     _patch_tensor_methods()
     _patch_compilers()
+    _patch_profiler()
+    torch.backends.mha.set_fastpath_enabled(False)  # of evaluation: padded sequences as nested tensors
     legacy_types.install()
 
 
@@ -290,6 +292,19 @@ def _spare_missing_gradients() -> None:
     backward.apply = apply
 
 
+def _patch_profiler() -> None:
+    """A profiler sees the host alone: for every op it would fail to record an event of a GPU, and say so."""
+    profile: Any = torch.autograd.profiler.profile
+    original = profile.__init__
+
+    @functools.wraps(original)
+    def begin(self: Any, *args: Any, **options: Any) -> None:
+        of_host = {name: one for name, one in options.items() if name not in ("use_cuda", "use_device")}
+        original(self, *args, **{**of_host, "use_cpu": True})
+
+    profile.__init__ = begin
+
+
 def _patch_compilers() -> None:
     """``torch.compile`` and ``torch.jit`` run eagerly; the region is named, so that passes can fuse it.  A
     compiled module is the module itself, its forward pass a region.
@@ -323,7 +338,11 @@ def _patch_compilers() -> None:
 
     _set(torch, compile=compiled)
 
+    script: Any = torch.jit.script
+
     def scripted(model: Any = None, *_args: object, **_kwargs: object) -> Any:
+        if getattr(model, "__module__", "").startswith("torch._"):  # rules of derivatives that torch keeps
+            return script(model)
         return model if isinstance(model, torch.nn.Module) else compiled(model)
 
     class ScriptModule(torch.nn.Module):

@@ -31,6 +31,9 @@ MOST_BYTES = 64 << 20
 #: Floats above which what a program makes from nothing stays a shape.
 MOST_FLOATS = 1 << 16
 
+#: What classes of tensors have that leave dispatch to torch.
+_PLAIN: tuple[Any, ...] = (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
+
 #: Makes the shapes of the rank that runs; None where nothing is traced.
 mode: FakeTensorMode | None = None
 
@@ -74,7 +77,7 @@ def as_shape(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the host as a shape that shares the values."""
     if isinstance(tensor, FakeTensor) or mode is None or tensor.device.type != "cpu":
         return tensor
-    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    if tensor.layout is not torch.strided or type(tensor).__torch_dispatch__ not in _PLAIN:
         return tensor
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         elements = -(-tensor.untyped_storage().nbytes() // tensor.element_size())

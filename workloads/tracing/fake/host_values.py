@@ -140,6 +140,8 @@ def num_selected(mask: torch.Tensor) -> int:
 
 def _equal(_mode: FakeTensorMode, _func: Any, left: torch.Tensor, right: torch.Tensor) -> bool:
     values = values_of(left), values_of(right)
+    if left.dim() == 0 and left.dtype == right.dtype == torch.bool:
+        return read_scalar(left) == read_scalar(right)  # C++ asks so whether something is true
     if left.shape != right.shape or values[0] is None or values[1] is None:
         return left.shape == right.shape and bool(_answer("item", left, True))
     with torch._C._DisableTorchDispatch():

@@ -20,6 +20,7 @@ def install() -> None:
     """Patch ``Parameter``, moves, copies and pickling of tensors, once per process."""
     _patch_parameter()
     _patch_shape_class()
+    _patch_subclasses()
     _patch_data()
     _patch_module_moves()
     shape: Any = FakeTensor
@@ -59,15 +60,35 @@ def _patch_shape_class() -> None:
     shape.__new__ = staticmethod(new)
 
 
+def _patch_subclasses() -> None:
+    """A program's class of tensors (pictures, boxes), without data, is a class of shapes as well."""
+    tensor: Any = torch.Tensor
+    original = tensor.as_subclass
+
+    def as_subclass(self: torch.Tensor, cls: Any) -> Any:
+        if not isinstance(self, FakeTensor) or not (cls is torch.Tensor or _of_a_program(cls)):
+            return original(self, cls)
+        with torch._C.DisableTorchFunctionSubclass():
+            made: Any = self.view_as(self)
+        if cls is not torch.Tensor:
+            made.__class__ = cls if issubclass(cls, FakeTensor) else _shape_class(cls)
+        return made
+
+    tensor.as_subclass = functools.wraps(original)(as_subclass)
+
+
 def _of_a_program(cls: type) -> bool:
-    """Whether torch does not know this class of parameters: its own are told by marks."""
+    """Whether torch does not know this class: its own parameters are told by marks."""
     return not cls.__module__.startswith("torch.")
 
 
 @functools.cache
 def _shape_class(cls: Any) -> Any:
-    """A program's class of parameters, without data: torch would make a plain shape of one."""
-    return type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
+    """A program's class of parameters or tensors, without data: torch would make a plain shape of one."""
+    made = type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
+    own = cls.__torch_function__  # torch gives classes of shapes none that says of what class results are
+    made.__torch_function__ = classmethod(own.__func__) if hasattr(own, "__func__") else own
+    return made
 
 
 def _patch_data() -> None:
@@ -78,7 +99,7 @@ def _patch_data() -> None:
 
     def set_shape(self: FakeTensor, value: torch.Tensor) -> None:
         value = as_shape(value)
-        if self.fake_device.type == "meta" and isinstance(value, FakeTensor):
+        if isinstance(value, FakeTensor) and "meta" in (self.fake_device.type, value.fake_device.type):
             _become(self, value)  # torch takes a tensor of no device for another type
             return
         tensor_data.__set__(self, value)
