@@ -159,7 +159,7 @@ def _parameters(model: Mapping[str, Any]) -> float:
     experts = _experts(moe, hidden, products) if moe else 0.0
     embedding = hidden * (model.get("vocab") or 0)
     if pattern := model.get("layer_pattern"):
-        each = {"*": attention, "-": ffn, "E": experts}
+        each = {"*": attention, "-": ffn, "E": experts, "C": 4 * hidden * hidden}
         each |= {letter: hidden * _mixed(model[key]) for letter, key in _MIXERS.items() if model.get(key)}
         return float(embedding + sum(pattern.count(letter) * weights for letter, weights in each.items()))
     count = len(range(moe["first_layer"], layers, moe["every"])) if moe else 0

@@ -168,9 +168,35 @@ def _nemotron_h(v: Values) -> dict[str, Any]:
     return found
 
 
+def _lfm2(v: Values) -> dict[str, Any]:
+    """Gated convolutions but for some layers of attention; a feed-forward block behind each, or experts."""
+    layers = v.number("num_hidden_layers")
+    if v.flag("conv_bias", default=False):
+        raise v.not_modelled("conv_bias", "biases of gated convolutions")
+    attends = v.indices("full_attn_idxs") or range(layers)
+    kinds = v.kinds("layer_types") or ["full_attention" if k in attends else "conv" for k in range(layers)]
+    letters = _letters(v, "layer_types", kinds, {"conv": "C", "full_attention": "*"})
+    width, experts = v.number("intermediate_size", or_key="block_ff_dim"), v.number("num_experts", 0)
+    dense = v.number("num_dense_layers", 2) if experts else layers
+    if not experts and v.flag("block_auto_adjust_ff_dim", default=True):
+        width = int(v.factor("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
+        each = v.number("block_multiple_of", 256, least=1)
+        width = -(-width // each) * each
+    found = {
+        **decoder(v, ffn=width), "ffn": width, "qk_norm": "head",
+        "gated_conv": {"tokens": v.number("conv_L_cache", 3)},
+        "tied_embeddings": v.flag("tie_word_embeddings", default=True),
+        "layer_pattern": "".join(f"{letter}{'-' if k < dense else 'E'}" for k, letter in enumerate(letters)),
+    }  # fmt: skip
+    if experts:
+        found["moe"] = {"num_experts": experts, "top_k": v.number("num_experts_per_tok", 4),
+                        "ffn": v.number("moe_intermediate_size")}  # fmt: skip
+    return found
+
+
 #: model_type -> the description of its configuration.
 HYBRIDS: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
     "nemotron_h": _nemotron_h, "qwen3_next": _qwen3_next, "qwen3_5_text": _qwen3_5,
     "qwen3_5_moe_text": _qwen3_next, "olmo_hybrid": _olmo_hybrid, "bamba": _bamba,
-    "granitemoehybrid": _granite, "mamba2": _mamba2,
+    "granitemoehybrid": _granite, "mamba2": _mamba2, "lfm2": _lfm2, "lfm2_moe": _lfm2,
 }  # fmt: skip

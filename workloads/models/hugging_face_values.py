@@ -105,6 +105,14 @@ class Values:
             raise self._wrong(key, "a share, at least 0 and less than 1", value)
         return float(value)
 
+    def factor(self, key: str, default: float) -> float:
+        """A positive number."""
+        value = self._value(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+            raise self._wrong(key, "a positive number", value)
+        return float(value)
+
     def empty(self, key: str, what: str) -> None:
         """InputError unless a list is empty or missing: ``what`` it would say is not modelled."""
         value = self._value(key)

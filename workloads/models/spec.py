@@ -135,7 +135,8 @@ class ModelSpec(AnyModel):
     ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
     for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of the scores
     tells apart (T5).  ``layer_pattern``: a letter for each block of each layer, in order, where layers
-    differ: M state space (``mamba``), G gated delta rule (``delta``), * attention, - feed-forward, E experts;
+    differ: M state space (``mamba``), G gated delta rule (``delta``), C gated convolution (``gated_conv``),
+    * attention, - feed-forward, E experts;
     as many letters a layer as there are for each of ``layers``.  ``mtp_pattern``: letters of a layer that
     predicts a further token; ``mtp_shared``: these layers are one.  A further block that was registered
     (``block.py``) has a key of its own.
