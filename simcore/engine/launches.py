@@ -89,9 +89,7 @@ def _window_starts(
     launched: IntArray, is_sync: npt.NDArray[np.bool_], not_here: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Where the host looks whether the queue has room: every window of launches, once it can be full."""
-    syncs = np.flatnonzero(is_sync)
-    done_at = np.concatenate([[0], launched[syncs]])
-    since = launched - done_at[np.searchsorted(syncs, np.arange(len(launched)), side="right")]
+    since = launched - np.maximum.accumulate(np.where(is_sync, launched, 0))
     starts: npt.NDArray[np.bool_] = (since > QUEUE_DEPTH - _WINDOW) & (since % _WINDOW == 1) & ~not_here
     return starts
 

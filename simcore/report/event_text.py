@@ -24,6 +24,7 @@ Characters = npt.NDArray[np.uint8]
 
 _GROUP = 10_000  # numbers are written four digits at a time
 _TOGETHER = 4096  # events of one piece of text
+_MIXER = np.uint64(0x9E3779B97F4A7C15)  # odd, and far from a power of two: 2^64 over the golden ratio
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,19 @@ def numbered(values: npt.NDArray[np.integer]) -> tuple[IntArray, IntArray]:
     place[values - low] = np.arange(len(values))
     used = place >= 0
     return (np.cumsum(used) - 1)[values - low], place[used]
+
+
+def numbered_rows(columns: Sequence[npt.NDArray[np.integer]]) -> tuple[IntArray, IntArray]:
+    """Rows that are equal in all columns as equal numbers, from 0 without gaps, and a place of each."""
+    mixed = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        mixed *= _MIXER
+        mixed += column.astype(np.uint64)
+    number, first = numbered(mixed.view(np.int64))
+    if all((column == column[first][number]).all() for column in columns):
+        return number, first
+    _, first, number = np.unique(np.stack(columns, 1), axis=0, return_index=True, return_inverse=True)
+    return number.reshape(-1), first  # rows that differ and are mixed alike
 
 
 def _side_by_side(count: int, columns: Sequence[Characters | str]) -> list[bytes]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simcore.graph.kinds import COMMUNICATION_KINDS, HOST_KINDS, P2P_KINDS
 from simcore.report.arrows import Arrows
-from simcore.report.event_text import Events, by_value, microseconds, numbered
+from simcore.report.event_text import Events, by_value, microseconds, numbered, numbered_rows
 from simcore.timeline.reader import RankRows
 
 IntArray = npt.NDArray[np.int64]
@@ -134,10 +134,8 @@ def _constant_parts(rows: RankRows, shown: IntArray, tid: IntArray, pid: int) ->
     """What comes before the numbers of an event, per distinct row, and the distinct row of each."""
     texts = {column: rows.strings(column) for column in _TEXTS}
     ints = {column: rows.ints(column) for column in _INTS}
-    key, first = numbered(tid[shown])
-    for column in [codes for codes, _ in texts.values()] + list(ints.values()):
-        codes, found = numbered(column[shown])
-        key, first = numbered(key * len(found) + codes)
+    told: list[npt.NDArray[np.integer]] = [tid, *(codes for codes, _ in texts.values()), *ints.values()]
+    key, first = numbered_rows([column[shown] for column in told])
     heads = []
     for row in shown[first].tolist():
         text = {column: names[codes[row]] for column, (codes, names) in texts.items()}

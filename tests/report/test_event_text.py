@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcore.report.event_text import Events, by_value, integers, microseconds, numbered
+from simcore.report.event_text import Events, by_value, integers, microseconds, numbered, numbered_rows
 
 INT64_MAX = 2**63 - 1
 
@@ -37,6 +37,21 @@ def test_numbers_stand_for_values_in_their_order(values: list[int]) -> None:
     number, first = numbered(np.array(values, dtype=np.int64))
     assert [sorted(set(values)).index(value) for value in values] == number.tolist()
     assert [values[place] for place in first.tolist()] == sorted(set(values))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-(2**62), 2**62), st.integers(0, 1)), min_size=1))
+def test_rows_are_numbered_by_all_of_their_columns(rows: list[tuple[int, int, int]]) -> None:
+    number, first = numbered_rows([np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)])
+    assert [rows[place] for place in first[number].tolist()] == rows
+    assert sorted(set(number.tolist())) == list(range(len(set(rows))))
+
+
+def test_rows_that_are_mixed_alike_are_told_apart() -> None:
+    # One row times the mixer is the mixer: (1, 0) and (0, mixer), which is -7046029254386353131 in 64 bits.
+    columns = [np.array([1, 0, 1]), np.array([0, -7046029254386353131, 0])]
+    number, first = numbered_rows(columns)
+    assert number[0] == number[2] != number[1]
+    assert sorted(first.tolist()) == [0, 1]
 
 
 def test_events_begin_alike_and_end_in_columns() -> None:

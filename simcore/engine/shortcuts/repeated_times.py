@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-import numpy as np
-
-from simcore.engine.launches import plan_launches, set_host_times
+from simcore.engine.launches import set_host_times
 from simcore.engine.result import RankTimes
-from simcore.graph import OpKind
-from simcore.graph.kinds import is_on_host
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
-    from simcore.engine.launches import HostCosts
     from simcore.engine.shortcuts.host_times import HostSchedule
     from simcore.engine.shortcuts.repeats import Shortened
     from simcore.graph.ops import IntArray
@@ -48,12 +43,8 @@ class PlayedRank:
             times.ready_ps[origin] + shift, times.start_ps[origin] + shift, times.end_ps[origin] + shift
         )
 
-    def checked(
-        self, costs: HostCosts, short_host: HostSchedule, whole_host: HostSchedule
-    ) -> RepeatedRank | None:
-        """The rank in the whole job, whose launches have ``costs``; None where one, there or here, holds up
-        anything.
-        """
+    def checked(self, short_host: HostSchedule, whole_host: HostSchedule) -> RepeatedRank | None:
+        """The rank in the whole job; None where a launch, there or here, holds up anything."""
         origin, shift = self.origins()
         short, times = self.times, self.repeated(origin, shift)
         was, now = short_host.play(short.end_ps), whole_host.play(times.end_ps)
@@ -62,37 +53,30 @@ class PlayedRank:
         same = arrives == arrived + shift
         if not (early | same)[whole_host.on_gpu].all():
             return None
-        ops, is_sync = whole_host.host_ops, whole_host.is_sync
-        set_host_times(whole_host.launches, ops, is_sync, now.begin_ps, now.base_ps, times)
+        ops = whole_host.host_ops
+        set_host_times(whole_host.launches, ops, whole_host.is_sync, now.begin_ps, now.base_ps, times)
         step_ps = int(times.end_ps.max()) if len(times.end_ps) else 0
-        return RepeatedRank(self, costs, now.begin_ps, now.base_ps, len(times.end_ps), step_ps)
+        of_host = RankTimes(times.ready_ps[ops], times.start_ps[ops], times.end_ps[ops])
+        return RepeatedRank(self, ops, of_host, len(times.end_ps), step_ps)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RepeatedRank:
-    """One rank's times in the whole job.
-
-    Its host, whose launches have ``costs``, wanted to begin segments at ``begin_ps`` and began at
-    ``base_ps``; all ``num_ops`` have ended at ``step_ps``.
+    """One rank's times in the whole job: of the flat ops ``host_ops``, which its host does, they are kept, of
+    the others made from ``played``; all ``num_ops`` have ended at ``step_ps``.
     """
 
     played: PlayedRank
-    costs: HostCosts
-    begin_ps: IntArray
-    base_ps: IntArray
+    host_ops: IntArray
+    of_host: RankTimes
     num_ops: int
     step_ps: int
 
     def times(self) -> RankTimes:
         """Of all ops."""
-        graph = self.played.short.whole
         times = self.played.repeated(*self.played.origins())
-        row = graph.flat_ops(graph.programs[self.played.program]).row
-        kind = graph.ops.kind[row]
-        host_ops = np.flatnonzero(is_on_host(kind))
-        is_sync = kind[host_ops] == OpKind.SYNC
-        launches = plan_launches(graph, row, self.costs)
-        set_host_times(launches, host_ops, is_sync, self.begin_ps, self.base_ps, times)
+        for column in ("ready_ps", "start_ps", "end_ps"):
+            getattr(times, column)[self.host_ops] = getattr(self.of_host, column)
         return times
 
 

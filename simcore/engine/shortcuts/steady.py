@@ -308,7 +308,7 @@ def whole_result(
             if began := 0 if begin_ps is None else int(begin_ps[c]):
                 times = RankTimes(times.ready_ps - began, times.start_ps - began, times.end_ps - began)
             played = PlayedRank(short, program, steady.cut[c], int(steady.period_ps[c]), times)
-            found = played.checked(costs, *hosts[costs])
+            found = played.checked(*hosts[costs])
             if found is None:
                 return None
             made[key] = found
