@@ -338,15 +338,19 @@ def test_kinds_of_places_speak_for_their_combinations() -> None:
     )
 
 
-@pytest.mark.parametrize(("uneven", "ran"), [(True, range(8)), (False, [0, 1, 7])])
-def test_shards_that_are_cut_across_tensors_are_looked_at_in_the_middle(uneven: bool, ran: list[int]) -> None:
-    """The second and last of eight are alike by chance, as they are where the first alone reads its loss."""
-    truth = dict(enumerate("abcdefgb" if uneven else "abbbbbbb"))
-    search = RankSearch(
-        lambda ranks: {rank: truth[rank] for rank in ranks}, 16, lambda rank: rank if uneven else 0
-    )
+@pytest.mark.parametrize(
+    ("truth", "pieces", "ran"),
+    [
+        ("abbcbbbb", "12111111", range(8)),  # shards are cut across tensors: the second has a piece more
+        ("abbbbbbb", "21111111", [0, 1, 7]),  # rows are dealt out: the first has one more
+        ("abbbbbbb", "11111111", [0, 1, 7]),  # the first reads its loss
+    ],
+)
+def test_shards_that_are_cut_across_tensors_are_all_run(truth: str, pieces: str, ran: list[int]) -> None:
+    held = {rank: {"states": [8] * int(pieces[rank])} for rank in range(8)}
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16, held.__getitem__)
     search.ends(8)
-    assert search.classes(nested_axes((), 8)) == truth
+    assert "".join(search.classes(nested_axes((), 8))[rank] for rank in range(8)) == truth
     assert sorted(search.hashes) == list(ran)
 
 

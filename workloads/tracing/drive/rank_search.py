@@ -8,8 +8,9 @@ Note [Distinct ranks]
     recordings hashed.  Where they agree, and with more than one axis a rank inside all of them agrees, too,
     every rank is taken to do the same.  Otherwise, on each axis through the first rank, the second and the
     last place are run; where these two differ, borders between them are searched from the last place down, in
-    steps that double, and then by halving.  Where the first two hold other bytes, shards are cut across
-    tensors, and the second and last place may be alike by chance: one between them is run, too.  Of an axis
+    steps that double, and then by halving.  This holds for rows that are dealt out: no place holds more than
+    the first.  Where one does, of any tensor, shards are cut across tensors, and places may be alike by
+    chance: all of them are run, or as many, evenly spread, as half of the ranks that may be run.  Of an axis
     of pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and of each
     combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`), which
     must do what their combination does.
@@ -28,6 +29,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from workloads.tracing.record.world_axes import WorldAxis
 
+#: Bytes of each storage that lasts, by category.
+Held = Mapping[str, Sequence[int]]
+
 #: Of a world of more axes, only the last corner is run.
 MOST_CORNERS = 16
 
@@ -35,16 +39,16 @@ MOST_CORNERS = 16
 class RankSearch:
     """Finds out which ranks record alike, running no more than ``max_ranks`` of them.
 
-    ``run`` records ranks and returns the hash of each, ``held`` tells what one of these holds.  ``assumed``
-    counts ranks that stand in for others although their neighbours were seen to differ, because ``max_ranks``
-    was reached.
+    ``run`` records ranks and returns the hash of each, ``held`` tells the bytes of what one of these holds.
+    ``assumed`` counts ranks that stand in for others although their neighbours were seen to differ, because
+    ``max_ranks`` was reached.
     """
 
     def __init__(
         self,
         run: Callable[[Sequence[int]], Mapping[int, str]],
         max_ranks: int,
-        held: Callable[[int], object] = lambda _: None,
+        held: Callable[[int], Held] = lambda _: {},
     ) -> None:
         self.hashes: dict[int, str] = {}
         self.assumed = 0
@@ -106,19 +110,18 @@ class RankSearch:
             return [0] * axis.size if alike else list(range(axis.size))
         found = {0: self.hashes[0], axis.size - 1: self._hash_at(axis, axis.size - 1)}
         found[1] = self._hash_at(axis, 1)
-        middle = (axis.size + 1) // 2
-        if found[1] == found[axis.size - 1] and self._shards_differ(axis) and middle < axis.size - 1:
-            self._run([middle * axis.stride])
-            found[middle] = self._hash_at(axis, middle)
-            self._between(axis, middle, axis.size - 1, found)
-            self._between(axis, 1, middle, found)
+        if self._cut_across_tensors(axis):
+            step = -(-axis.size // max(1, self._max_ranks // 2))
+            self._run([place * axis.stride for place in range(0, axis.size, step)])
+            found = {place: self._hash_at(axis, place) for place in range(axis.size)}
         else:
             self._between(axis, 1, axis.size - 1, found, from_top=1)
         lowest: dict[str, int] = {}
         return [lowest.setdefault(found[place], place) for place in range(axis.size)]
 
-    def _shards_differ(self, axis: WorldAxis) -> bool:
-        return axis.stride in self.hashes and self._held(0) != self._held(axis.stride)
+    def _cut_across_tensors(self, axis: WorldAxis) -> bool:
+        first, others = self._held(0), (axis.stride, (axis.size - 1) * axis.stride)
+        return any(_holds_more(self._held(rank), first) for rank in others if rank in self.hashes)
 
     def _hash_at(self, axis: WorldAxis, place: int) -> str:
         """What the rank at ``place`` recorded; where there was no room for it, the nearest below it."""
@@ -198,6 +201,16 @@ class RankSearch:
             return stage, sum(equal), -abs(other - rank)
 
         return max(self.hashes, key=alike)
+
+
+def _holds_more(held: Held, first: Held) -> bool:
+    """Whether anything in ``held`` is larger than what is as large among all in ``first``."""
+    for category, sizes in held.items():
+        most = sorted(first.get(category, ()), reverse=True)
+        mine = sorted(sizes, reverse=True)
+        if len(mine) > len(most) or any(one > other for one, other in zip(mine, most, strict=False)):
+            return True
+    return False
 
 
 def _corners(axes: Sequence[WorldAxis]) -> list[int]:

@@ -149,7 +149,7 @@ class ScriptJob:
         search = RankSearch(
             lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)},
             self.max_ranks,
-            lambda rank: seen[rank].memory,
+            lambda rank: seen[rank].held,
         )
         search.ends(self.world_size)
         search.named(seen[0].named)

@@ -44,7 +44,7 @@ MIN_REPEATS = 3
 def distinct_ranks(job: MegatronGptJob, start: StartRounds, report: TraceReport) -> DistinctRanks:
     """Run ``job`` as the module says."""
     short = ShortRuns(job, start)
-    search = RankSearch(short.hashes, MAX_RANKS_RUN, lambda rank: short.seen[rank].memory)
+    search = RankSearch(short.hashes, MAX_RANKS_RUN, lambda rank: short.seen[rank].held)
     search.ends(job.world_size)
     programs = _Programs(job, start, short, report)
 
