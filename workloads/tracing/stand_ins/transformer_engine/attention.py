@@ -85,6 +85,7 @@ class DotProductAttention(torch.nn.Module):
         if window is not None and 0 <= window[0] < sequence - 1:
             raise NotStoodInError("attention in a sliding window")
         narrow = attends_in_fp8()
+        query_layer, key_layer, value_layer = _laid_out(query_layer, key_layer, value_layer)
         if self.cp_group is not None and torch.distributed.get_world_size(self.cp_group) > 1:
             if not causal or layout != "sbhd":
                 raise NotStoodInError("context parallelism of attention that is not causal or not 'sbhd'")
@@ -97,6 +98,29 @@ class DotProductAttention(torch.nn.Module):
         heads = [one.permute(order) for one in (query_layer, key_layer, value_layer)]
         found: torch.Tensor = _Attention.apply(*heads, causal, narrow)  # type: ignore[no-untyped-call]
         return found.permute(_FROM_HEADS_FIRST[layout]).flatten(2)
+
+
+def _laid_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """As kernels take them (``get_qkv_layout`` of dot_product_attention/utils.py): parts of one tensor, side by
+    side in a head or heads of one beside heads of the next, or three that begin where their storages do, keys
+    and values with equal strides.  All others are copied, such as values beside keys that were rotated.
+    """
+    parts = query, key, value
+    storages = [part.untyped_storage()._cdata for part in parts]
+    packed, pair = len(set(storages)) == 1, storages[1] == storages[2]
+    begins = [part.storage_offset() for part in parts]
+    strides = [[step / part.shape[-1] for step in part.stride()[:-1]] for part in parts]
+    alike = packed and query.shape == key.shape == value.shape and query.stride() == key.stride()
+    even = strides[1] == strides[2] and key.shape[:-1] == value.shape[:-1]
+    steps = key.shape[-1], key.shape[-1] * key.shape[-2]
+    first = query.numel() if packed else 0
+    in_a_row = [0, query.numel(), query.numel() + key.numel()] if packed else [0, 0, 0]
+    known = (
+        (alike and even and any(begins == [0, step, 2 * step] for step in steps))
+        or (pair and even and any(begins[1:] == [first, first + step] for step in steps))
+        or (even and begins == in_a_row)
+    )
+    return parts if known else tuple(part.contiguous() for part in parts)
 
 
 class _Attention(torch.autograd.Function):
