@@ -16,7 +16,8 @@ from workloads.tracing.kernels import KernelCost
 class ExtensionKernel:
     """``forward`` and ``backward``: names of the kernels, their cost classes and floating-point operations.
 
-    ``keeps_results``: the backward pass reads results, too, as softmax and norms with statistics do.
+    ``keeps_results``: the backward pass reads results, too, as softmax and norms with statistics do;
+    ``forgets``: and not the first so many inputs, of which only places or angles matter.
     """
 
     forward: str
@@ -26,6 +27,7 @@ class ExtensionKernel:
     forward_flops: int = 0
     backward_flops: int = 0
     keeps_results: bool = False
+    forgets: int = 0
 
     def __call__(self, inputs: Sequence[torch.Tensor | None], *results: torch.Tensor) -> Any:
         """Launch on ``inputs``; gives tensors like ``results``, one alone as it is."""
@@ -51,17 +53,22 @@ class _Fused(torch.autograd.Function):
         cost = KernelCost(kernel.forward_flops, op_class=kernel.forward_class)
         kernels.launch(kernel.forward, reads=inputs, writes=results, cost=cost)
         ctx.kernel = kernel
-        ctx.save_for_backward(*inputs, *(results if kernel.keeps_results else ()))
-        ctx.num_inputs = len(inputs)
+        ctx.save_for_backward(*inputs[kernel.forgets :], *(results if kernel.keeps_results else ()))
+        ctx.forgotten = [(one.shape, one.dtype) for one in inputs[: kernel.forgets]]
+        ctx.num_kept = len(inputs) - len(ctx.forgotten)
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         saved = ctx.saved_tensors
         wanted = ctx.needs_input_grad[2:]
+        num = len(ctx.forgotten)
         made = [
+            grads[0].new_empty(shape, dtype=dtype) if needed else None
+            for (shape, dtype), needed in zip(ctx.forgotten, wanted[:num], strict=True)
+        ] + [
             torch.empty_like(tensor) if needed else None
-            for tensor, needed in zip(saved[: ctx.num_inputs], wanted, strict=True)
+            for tensor, needed in zip(saved[: ctx.num_kept], wanted[num:], strict=True)
         ]
         cost = KernelCost(ctx.kernel.backward_flops, op_class=ctx.kernel.backward_class)
         reads = [*filter(lambda one: one is not None, grads), *saved]

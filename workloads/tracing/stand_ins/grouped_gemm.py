@@ -31,7 +31,7 @@ def permute(
     places = torch.empty(indices.numel(), dtype=torch.int32, device=indices.device)
     kernels.launch("DeviceRadixSortOnesweepKernel", reads=[indices], writes=[places])
     rows = num_out_tokens or indices.numel()
-    kernel = _moved("moe_permute_topK_kernel", "moe_recover_topK_kernel")
+    kernel = _moved("moe_permute_topK_kernel", "moe_recover_topK_kernel", forgets=1)
     return kernel([input_act, places], input_act.new_empty(rows, input_act.shape[-1])), places
 
 
@@ -49,8 +49,8 @@ def unpermute(
     return kernel([input_act, row_id_map, probs], result)
 
 
-def _moved(forward: str, backward: str) -> ExtensionKernel:
-    return ExtensionKernel(forward, backward, "elementwise", "elementwise")
+def _moved(forward: str, backward: str, forgets: int = 0) -> ExtensionKernel:
+    return ExtensionKernel(forward, backward, "elementwise", "elementwise", forgets=forgets)
 
 
 class _Products(torch.autograd.Function):

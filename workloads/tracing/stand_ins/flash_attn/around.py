@@ -11,7 +11,8 @@ from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
 
 def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **_options: Any) -> Any:
     """``flash_attn.layers.rotary.apply_rotary_emb``: one kernel each way."""
-    return ExtensionKernel("rotary_kernel", "rotary_kernel", "elementwise", "elementwise")([x, cos, sin], x)
+    kernel = ExtensionKernel("rotary_kernel", "rotary_kernel", "elementwise", "elementwise", forgets=1)
+    return kernel([x, cos, sin], x)
 
 
 class RotaryEmbedding(torch.nn.Module):

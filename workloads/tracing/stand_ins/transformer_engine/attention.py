@@ -101,9 +101,11 @@ class DotProductAttention(torch.nn.Module):
 
 
 def _laid_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """As kernels take them (``get_qkv_layout`` of dot_product_attention/utils.py): parts of one tensor, side by
-    side in a head or heads of one beside heads of the next, or three that begin where their storages do, keys
-    and values with equal strides.  All others are copied, such as values beside keys that were rotated.
+    """As kernels take them (``get_qkv_layout`` of dot_product_attention/utils.py).
+
+    Parts of one tensor, side by side in a head or heads of one beside heads of the next, or three that begin
+    where their storages do, keys and values with equal strides.  All others are copied, such as values beside
+    keys that were rotated.
     """
     parts = query, key, value
     storages = [part.untyped_storage()._cdata for part in parts]
@@ -232,4 +234,7 @@ def apply_fused_qkv_rotary_pos_emb(
 
 
 def _elementwise(name: str) -> ExtensionKernel:
-    return ExtensionKernel(f"{name}_forward_kernel", f"{name}_backward_kernel", "elementwise", "elementwise")
+    """What is rotated is not kept, but the angles (``FusedRoPEFunc`` of rope.py)."""
+    return ExtensionKernel(
+        f"{name}_forward_kernel", f"{name}_backward_kernel", "elementwise", "elementwise", forgets=1
+    )

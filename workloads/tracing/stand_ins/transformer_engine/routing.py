@@ -86,7 +86,8 @@ def _permuted(
     results = [inp.new_empty(rows, inp.shape[1])]
     if probs is not None:
         results.append(probs.new_empty(rows))
-    made = _kernel("permute_kernel", "unpermute_kernel")([inp, probs, places], *results)
+    forgets = len(results)
+    made = _kernel("permute_kernel", "unpermute_kernel", forgets)([inp, probs, places], *results)
     return (made, None, places) if probs is None else (made[0], made[1], places)
 
 
@@ -102,13 +103,13 @@ def moe_unpermute(
     """Tokens where they came from, added up with their shares."""
     shape = restore_shape if restore_shape is not None else (row_id_map.shape[0], inp.shape[1])
     shares = merging_probs if merging_probs is not None else probs
-    kernel = _kernel("unpermute_kernel", "permute_kernel")
+    kernel = _kernel("unpermute_kernel", "permute_kernel", 0 if shares is not None else 1)
     return kernel([inp, row_id_map, shares], inp.new_empty(*shape))
 
 
 def moe_sort_chunks_by_index(inp: torch.Tensor, split_sizes: Any, sorted_index: Any) -> Any:
     """Chunks of tokens in another order."""
-    return _kernel("sort_chunks_by_map_kernel", "sort_chunks_by_map_kernel")(
+    return _kernel("sort_chunks_by_map_kernel", "sort_chunks_by_map_kernel", 1)(
         [inp, split_sizes, sorted_index], inp
     )
 
@@ -117,13 +118,14 @@ def moe_sort_chunks_by_index_with_probs(
     inp: torch.Tensor, probs: torch.Tensor, split_sizes: Any, sorted_index: Any
 ) -> Any:
     """Chunks of tokens and of their shares in another order."""
-    return _kernel("sort_chunks_by_map_kernel", "sort_chunks_by_map_kernel")(
+    return _kernel("sort_chunks_by_map_kernel", "sort_chunks_by_map_kernel", 2)(
         [inp, probs, split_sizes, sorted_index], inp, probs
     )
 
 
-def _kernel(forward: str, backward: str) -> ExtensionKernel:
-    return ExtensionKernel(forward, backward, "embedding_fwd", "embedding_fwd")
+def _kernel(forward: str, backward: str, forgets: int) -> ExtensionKernel:
+    """Without shares to add up with, places alone are kept (``save_for_backward`` of permutation.py)."""
+    return ExtensionKernel(forward, backward, "embedding_fwd", "embedding_fwd", forgets=forgets)
 
 
 def parallel_cross_entropy(
