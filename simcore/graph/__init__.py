@@ -17,7 +17,6 @@ from simcore.graph.schedules import (
     gpipe,
     interleaved_one_f_one_b,
     one_f_one_b,
-    pipeline_graph,
     validate_schedule,
 )
 from simcore.graph.template_builder import OpHandle, TemplateBuilder, external
@@ -54,7 +53,6 @@ __all__ = [
     "interleaved_one_f_one_b",
     "load_graph",
     "one_f_one_b",
-    "pipeline_graph",
     "program_edges",
     "rank_ranges",
     "resolve_edges",

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from simcore.graph.graph import Graph, Program
 from simcore.graph.ops import IntArray
+from simcore.memory.caching.settings import whole_blocks
 from simcore.records import dataclass
-
-BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _template_use(graph: Graph) -> _TemplateUse:
     """Each template alone: storage appears before its op runs, releases take effect after theirs."""
     num_ops, frees = len(graph.ops), graph.frees
     home = (frees.owner >= 0) & (frees.owner_scope == 0)
-    released = np.where(home, _rounded(frees.num_bytes), frees.num_bytes)
+    released = np.where(home, whole_blocks(frees.num_bytes), frees.num_bytes)
     born = _rounded_allocations(graph, home, released)
     died = np.zeros(num_ops, dtype=np.int64)
     at_start = np.zeros(graph.num_templates, dtype=np.int64)
@@ -129,10 +128,6 @@ def _template_use(graph: Graph) -> _TemplateUse:
         if last > first:
             highest[template] = max(0, int(live[first:last].max() - after[first] - at_start[template]))
     return _TemplateUse(highest, after[starts[1:]] - after[starts[:-1]] - at_start)
-
-
-def _rounded(num_bytes: IntArray) -> IntArray:
-    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def _rounded_allocations(graph: Graph, home: npt.NDArray[np.bool_], released: IntArray) -> IntArray:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
 from simcore.records import dataclass
@@ -50,12 +49,6 @@ class Partition:
     def num_classes(self) -> int:
         """Distinct classes."""
         return len(self.representatives)
-
-    def class_of_rank(self, rank: int) -> int:
-        """Class of one rank.  InputError outside the world."""
-        if not 0 <= rank < len(self.class_of):
-            raise InputError(f"rank {rank} is outside the world of {len(self.class_of)} ranks")
-        return int(self.class_of[rank])
 
 
 def partition(

@@ -170,7 +170,8 @@ def sweep_spec_of(batches: list[int]) -> str:
 def write_inputs(folder: Path) -> None:
     """What the commands read: small enough that each of them takes about a tenth of a second."""
     from simcore.apps.bench.imports import write_kineto
-    from simcore.graph import one_f_one_b, pipeline_graph, save_graph
+    from simcore.graph import one_f_one_b, save_graph
+    from tests.pipelines import pipeline_graph
 
     ms = 10**9
     graph = pipeline_graph(one_f_one_b(2, 3), forward=ms, backward=2 * ms, num_bytes=1024, name="tiny")

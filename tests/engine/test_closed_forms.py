@@ -4,11 +4,12 @@ import pytest
 
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, external
-from simcore.graph.schedules import gpipe, one_f_one_b, pipeline_graph
+from simcore.graph.schedules import gpipe, one_f_one_b
 from simcore.hardware import load_cluster
 from simcore.run import Setup
 from simcore.run import run as simulated
 from tests.engine.lab import US, C, K, cluster, end_us, run
+from tests.pipelines import pipeline_graph
 
 F, B = 30 * US, 70 * US
 

@@ -12,7 +12,6 @@ from simcore.graph import (
     gpipe,
     interleaved_one_f_one_b,
     one_f_one_b,
-    pipeline_graph,
     validate_schedule,
     verify,
 )
@@ -29,6 +28,7 @@ from simcore.graph.schedules import (
     virtual_stage,
     zero_bubble,
 )
+from tests.pipelines import pipeline_graph
 
 
 def text(actions):

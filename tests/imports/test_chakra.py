@@ -17,7 +17,8 @@ from simcore.errors import InputError
 from simcore.graph import Graph, GraphBuilder, save_graph, verify
 from simcore.graph.flatten import resolve_edges
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
-from simcore.graph.schedules import one_f_one_b, pipeline_graph
+from simcore.graph.schedules import one_f_one_b
+from tests.pipelines import pipeline_graph
 from workloads.imports import import_traces
 from workloads.imports.chakra import export_chakra
 from workloads.imports.chakra.read import ChakraNode, read_nodes, write_messages, write_nodes

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from simcore.graph import GraphBuilder, verify
-from simcore.graph.schedules import one_f_one_b, pipeline_graph
+from simcore.graph.schedules import one_f_one_b
 from simcore.hardware import load_cluster
 from simcore.run import Setup, run
+from tests.pipelines import pipeline_graph
 from workloads.imports import import_traces
 from workloads.imports.chakra import export_chakra
 from workloads.imports.chakra.alike import Meanings

@@ -202,14 +202,6 @@ def test_noise_out_of_range(sigma, seed):
         Noise(sigma, seed)
 
 
-def test_partition_of_a_rank_outside_the_world():
-    where = jobs.topology(8)
-    parts = partition(jobs.data_parallel(), where, NcclPlanner(where))
-    assert parts.class_of_rank(63) == 0
-    with pytest.raises(InputError, match="rank 64 is outside the world of 64 ranks"):
-        parts.class_of_rank(64)
-
-
 def test_classes_are_equitable():
     # What the definition asks for: ranks of a class have the same multiset of (class of group, role).
     where = jobs.topology(16, nodes_per_leaf=2, spine_oversubscription=4.0)

@@ -22,6 +22,11 @@ DTYPES = {
 NARROW = {"fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1fn_x2"}
 
 
+def message_dtype(precision: str) -> str:
+    """What gathers and reductions of a precision send: fp8 as it is, though 16 bits are kept of it."""
+    return NARROW["fp8"] if precision == "fp8" else DTYPES[precision]
+
+
 @dataclass(frozen=True)
 class SharedClass:
     """How ranks share a class of layers: groups and sizes of tensor parallelism and of experts' owners."""

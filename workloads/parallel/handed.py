@@ -10,7 +10,7 @@ Note [Stages of PyTorch's pipelines]
 
 from __future__ import annotations
 
-from simcore.memory.caching import BLOCK_BYTES
+from simcore.memory.caching.settings import whole_blocks
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, storages_of
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
@@ -50,7 +50,7 @@ def receive_buffers(job: Job, chunk: Chunk) -> int:
     first, last = chunk.pieces[0], chunk.pieces[-1]
     given = 0 if chunk.has_embedding else storages_of(first, job.group_sizes).storages[INPUT].num_bytes
     gradient = last.output_bytes if last.backward and not chunk.has_head else 0
-    return job.num_microbatches * (_blocks(given) + _blocks(gradient))
+    return job.num_microbatches * (whole_blocks(given) + whole_blocks(gradient))
 
 
 def kept_bytes(job: Job, chunk: Chunk) -> tuple[int, int]:
@@ -68,7 +68,3 @@ def kept_bytes(job: Job, chunk: Chunk) -> tuple[int, int]:
         saved -= logits.num_bytes if logits.kept else 0
         late += logits.num_bytes
     return saved + late, late
-
-
-def _blocks(num_bytes: int) -> int:
-    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES

@@ -17,7 +17,7 @@ from functools import partial
 
 from simcore.graph import OpHandle
 from simcore.records import dataclass
-from workloads.models.local import DTYPES
+from workloads.models.local import message_dtype
 from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel import put_off
@@ -156,7 +156,7 @@ def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
                 num_bytes,
                 stream=DP_STREAM,
                 phase="fwd",
-                dtype=_dtype(training.param_gather_dtype),
+                dtype=message_dtype(training.param_gather_dtype),
                 waits=waits,
             )
         )
@@ -273,7 +273,7 @@ def reduce_gradients(
         handles.append(
             writer.collective(
                 what, bucket.group, bucket.numel * size, stream=stream, phase="grad_sync", waits=waits,
-                dtype=_dtype(job.training.grad_reduce_dtype),
+                dtype=message_dtype(job.training.grad_reduce_dtype),
             )
         )  # fmt: skip
     return handles
@@ -297,7 +297,3 @@ def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[GradBucket]:
     for chunk in chunks:
         if not reduced_in_backward(job, chunk, last=True):
             yield from buckets_of(job, chunk)
-
-
-def _dtype(precision: str) -> str:
-    return "float8_e4m3fn" if precision == "fp8" else DTYPES[precision]

@@ -30,7 +30,7 @@ from dataclasses import field
 from simcore.graph import OpHandle
 from simcore.records import dataclass
 from simcore.units import PS_PER_US
-from workloads.models.local import DTYPES
+from workloads.models.local import message_dtype
 from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import COMPUTE, OpWriter
@@ -76,7 +76,7 @@ class _Gathers:
                     self.writer.collective(
                         "all_gather", group, numel * element_bytes(self.job.training.param_gather_dtype),
                         stream=_stream(group), phase=self.phase, layer=_layer(self.chunk, unit), waits=waits,
-                        dtype=_dtype(self.job.training.param_gather_dtype),
+                        dtype=message_dtype(self.job.training.param_gather_dtype),
                     )
                     for group, numel in self._gathered(unit) * rounds
                 ]
@@ -89,7 +89,7 @@ class _Gathers:
         if _copies(self.job):
             unit = self.order[number]
             for _, numel in self._gathered(unit):
-                whole = Tensor((numel,), _dtype(self.job.training.param_gather_dtype))
+                whole = Tensor((numel,), message_dtype(self.job.training.param_gather_dtype))
                 self._copy_out(_copy("split_with_sizes_copy", whole, whole), _layer(self.chunk, unit))
         self.issue_up_to(number + self.job.training.prefetch)
 
@@ -191,7 +191,7 @@ class _ShardReductions:
         self.before = []
         for group, numel in _inside_out(job, _by_group(job, pieces, trainable=True)):
             made = job.shard.main_grad_dtype if job.reduces_at_the_end else job.shard.dtype
-            grads, buffer = Tensor((numel,), made), Tensor((numel,), _dtype(precision))
+            grads, buffer = Tensor((numel,), made), Tensor((numel,), message_dtype(precision))
             if fsdp1:
                 writer.compute(_copy("cat", grads, grads), phase="bwd", layer=layer)
             waits = [writer.last] if writer.last is not None else []
@@ -202,7 +202,7 @@ class _ShardReductions:
             _list_on_host(writer, job, pieces)
             reduced = writer.collective(
                 "reduce_scatter", group, numel * size, stream=_stream(group), phase="grad_sync", layer=layer,
-                waits=waits, dtype=_dtype(precision),
+                waits=waits, dtype=message_dtype(precision),
             )  # fmt: skip
             self.before.append(reduced)
             if job.training.list_collectives:
@@ -211,7 +211,7 @@ class _ShardReductions:
             if group == "dp_shard" and replicas > 1:
                 writer.collective(
                     "all_reduce", "dp_replicate", numel // job.mesh.shard_ranks * size, stream=REPLICA_STREAM,
-                    phase="grad_sync", layer=layer, waits=[reduced], dtype=_dtype(precision),
+                    phase="grad_sync", layer=layer, waits=[reduced], dtype=message_dtype(precision),
                 )  # fmt: skip
 
 
@@ -258,10 +258,6 @@ def _inside_out(job: Job, by_group: list[tuple[str, int]]) -> list[tuple[str, in
 def _sharded(pieces: tuple[ModelPiece, ...]) -> list[Parameter]:
     """Parameters that have a collective each; see Note [Collectives of lists]."""
     return [p for piece in pieces for p in piece.parameters if p.numel >= _KEPT_ELEMENTS]
-
-
-def _dtype(precision: str) -> str:
-    return "float8_e4m3fn" if precision == "fp8" else DTYPES[precision]
 
 
 def _rounds(job: Job, phase: str) -> int:

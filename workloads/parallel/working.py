@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcore.memory.caching import BLOCK_BYTES
+from simcore.memory.caching.settings import whole_blocks
 from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, Pass, storages_of
@@ -52,7 +52,7 @@ def head_between(job: Job, chunk: Chunk) -> int:
     if not chunk.has_head or not chunk.pieces[-1].backward:
         return 0
     made = storages_of(chunk.pieces[-1], job.group_sizes)
-    return sum(_blocks(made.storages[number].num_bytes) for number in made.for_head)
+    return sum(whole_blocks(made.storages[number].num_bytes) for number in made.for_head)
 
 
 def loss_is_apart(job: Job, chunk: Chunk, position: int) -> bool:
@@ -91,7 +91,7 @@ def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], part: _Part) -
     made = storages_of(piece, sizes)
     codes = np.array(made.events_of(part.kind, of_loss=part.of_loss), dtype=np.int64)
     codes = codes[~np.isin(~codes, part.stays)] if part.stays else codes
-    num_bytes = np.array([_blocks(one.num_bytes) for one in made.storages], dtype=np.int64)
+    num_bytes = np.array([whole_blocks(one.num_bytes) for one in made.storages], dtype=np.int64)
     gradients = np.array([one.gradient for one in made.storages], dtype=np.bool_)
     numbers = np.where(codes >= 0, codes, ~codes)
     if part.kept:
@@ -102,10 +102,6 @@ def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], part: _Part) -
         return _Level(0, 0, 0)
     made_here = numbers[(codes >= 0) & gradients[numbers]]
     return _Level(max(0, int(levels.max())), int(levels[-1]), int(num_bytes[made_here].sum()))
-
-
-def _blocks(num_bytes: int) -> int:
-    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class _State:
@@ -268,7 +264,7 @@ class ChunkWalk:
 
     def _step(self, num_bytes: int) -> None:
         """A storage that goes between chunks comes, or goes (less than 0 bytes)."""
-        self._levels[COMPUTE] += _blocks(num_bytes)
+        self._levels[COMPUTE] += whole_blocks(num_bytes)
         self._reach(0)
 
     def _reach(self, beyond: int) -> None:
@@ -279,10 +275,10 @@ class ChunkWalk:
             self._worst = live, self._of_units, self._reduced
 
     def _alloc(self, _category: str, name: str, num_bytes: int, _position: int, stream: int) -> int:
-        self._levels[stream] += _blocks(num_bytes)
+        self._levels[stream] += whole_blocks(num_bytes)
         self._aside[stream] = max(self._aside[stream], self._levels[stream])
-        number = self._hold(_blocks(num_bytes), stream)
-        self._reduced += _blocks(num_bytes) if name == REDUCED else 0
+        number = self._hold(whole_blocks(num_bytes), stream)
+        self._reduced += whole_blocks(num_bytes) if name == REDUCED else 0
         self._reach(0)
         return number
 

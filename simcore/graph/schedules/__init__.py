@@ -10,7 +10,6 @@ from simcore.graph.schedules.actions import (
     num_virtual,
     virtual_stage,
 )
-from simcore.graph.schedules.graphs import kernel_body, pipeline_graph
 from simcore.graph.schedules.kind import SCHEDULES, ScheduleKind
 from simcore.graph.schedules.kinds.dual_pipe import dual_pipe
 from simcore.graph.schedules.kinds.dual_pipe_v import dual_pipe_v
@@ -35,13 +34,11 @@ __all__ = [
     "grid",
     "home",
     "interleaved_one_f_one_b",
-    "kernel_body",
     "needs",
     "neighbour",
     "num_virtual",
     "one_f_one_b",
     "overlapped_pairs",
-    "pipeline_graph",
     "validate_schedule",
     "virtual_stage",
     "zb_v",

@@ -2,10 +2,9 @@
 
 from simcore.memory.caching.allocator import CachingAllocator, DeviceFullError, HistoryEntry
 from simcore.memory.caching.play import MemoryEvents, PlayedMemory, play
-from simcore.memory.caching.settings import BLOCK_BYTES, AllocatorSettings
+from simcore.memory.caching.settings import AllocatorSettings
 
 __all__ = [
-    "BLOCK_BYTES",
     "AllocatorSettings",
     "CachingAllocator",
     "DeviceFullError",

@@ -6,7 +6,10 @@ Sources: c10/core/AllocatorConfig.h and .cpp for words, defaults and limits; ``r
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from simcore.errors import InputError, nearest
 from simcore.records import dataclass
@@ -33,6 +36,14 @@ _WITHOUT_EFFECT: Final = (
     "pinned_reserve_segment_size_mb", "pinned_use_background_threads", "pinned_use_cuda_host_register",
     "release_lock_on_cudamalloc",
 )  # fmt: skip
+
+
+Size = TypeVar("Size", int, npt.NDArray[np.int64])
+
+
+def whole_blocks(num_bytes: Size) -> Size:
+    """Bytes of the blocks that storages of ``num_bytes`` take."""
+    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ class AllocatorSettings:
             floor = 1 << (num_bytes.bit_length() - 1)
             step = floor >> (divisions.bit_length() - 1)
             return -(-num_bytes // step) * step
-        return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        return whole_blocks(num_bytes)
 
     def segment_bytes(self, size: int) -> int:
         """Bytes that the device is asked for where no block of ``size`` is free."""

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from simcore.apps.main import app
-from simcore.graph import one_f_one_b, pipeline_graph, save_graph
+from simcore.graph import one_f_one_b, save_graph
+from tests.pipelines import pipeline_graph
 from tests.synthetic import two_stage_run
 
 __all__ = ["graph_dir", "run", "two_stage_run"]

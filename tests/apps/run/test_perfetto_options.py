@@ -12,7 +12,8 @@ from typer.testing import Result
 
 import simcore.apps.run.simulation
 import simcore.report
-from simcore.graph import one_f_one_b, pipeline_graph, save_graph
+from simcore.graph import one_f_one_b, save_graph
+from tests.pipelines import pipeline_graph
 from tests.ring import write_ring_run
 
 

@@ -34,7 +34,6 @@ from workloads.imports.files import TraceFile
 
 #: An attribute that may name a group or a rank, from its name on.
 _NAMES_OTHERS: Final = re.compile(rb"\x0a.(?:pg_name|comm_group|comm_src|comm_dst|comm_tag)", re.DOTALL)
-_SAYS_IT: Final = (b"comm_", b"pg_name")
 _ATTRIBUTE: Final = 0x52  # the tag of a node's attribute: field 10, with a length
 _DECLARES: Final = "process_group"
 _ENDS: Final = ("comm_src", "comm_dst")

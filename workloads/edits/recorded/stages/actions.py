@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
-from simcore.graph.kinds import PRICED
 from simcore.graph.ops import IntArray
 from simcore.records import dataclass
 from workloads.edits.job import EditableJob
@@ -25,7 +24,6 @@ from workloads.imports.recorded import ImportedRank
 _SMALL = (
     0.2  # of the largest forward or backward: less is no action but counting, scaling, zeroing between them
 )
-_ON_GPU = (*PRICED, OpKind.COLLECTIVE)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A graph that runs a schedule, with bodies of given length: for tests, studies and logs of stages."""
+"""A graph that runs a schedule, with bodies of given length."""
 
 from __future__ import annotations
 
