@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from simcore.graph.ops import IntArray
 
 _KEPT: Final = 256  # items of a stream
-_IN_A_ROW: Final = 32  # made at once where one after the other is asked for
 _new: Final = tuple.__new__  # without the call that a named tuple's own one makes
 
 
@@ -161,7 +160,6 @@ class ItemMaker:
         self._first_kernel, self._last_kernel = packed(index[first]), packed(index[last])
         self._communicates, self._on_copy_engine = flags(table.communicates), flags(table.on_copy_engine)
         self._sequence = sequence_numbers(graph, rows, np.flatnonzero(is_communication(graph.ops.kind[rows])))
-        self._is_one_call = (table.communicates & (np.diff(bounds) == 1)).tobytes()
         watched = np.zeros(len(heads), dtype=np.bool_)
         watched[table.wait_from] = watched[table.host_waits] = True
         self._watched = flags(watched)
@@ -190,36 +188,17 @@ class ItemMaker:
                 found = self._sequences[key] = self._kernels.sequence(self._index[ops], launch)
             work = found
         first_wait, stop = self._first_wait[number], self._first_wait[number + 1]
-        return _new(Item, (
-            self._segment[number], self._launch[number], self._waits(first_wait, stop), self._watched[number],
-            work, self._on_copy_engine[number],
-        ))  # fmt: skip
-
-    def calls(self, number: int, stop: int) -> list[Item]:
-        """The items from that number on up to ``stop``, as far as each is one call."""
-        other = self._is_one_call.find(0, number, stop)
-        here = slice(number, stop if other < 0 else other)
-        first_wait = self._first_wait[here.start : here.stop + 1]
-        columns = (
-            self._segment, self._launch, self._row, self._first, self._watched, self._on_copy_engine,
-        )  # fmt: skip
-        calls, sequence = self._calls, self._sequence
-        return [
-            _new(Item, (
-                segment, launch, self._waits(lo, hi), watched,
-                _new(Communication, ((calls[row],), (sequence[op],))), on_copy_engine,
-            ))
-            for segment, launch, row, op, watched, on_copy_engine, lo, hi in zip(
-                *(column[here] for column in columns), first_wait, first_wait[1:], strict=False
-            )
-        ]  # fmt: skip
-
-    def _waits(self, first_wait: int, stop: int) -> tuple[Completion, ...]:
+        waits: tuple[Completion, ...] = ()
         if stop == first_wait + 1:
             source = self._wait_from[first_wait]
             stream = self._stream_of[source]
-            return ((stream, source - self._first_item[stream]),)
-        return self._layout.latest(self._wait_from[first_wait:stop]) if stop > first_wait else ()
+            waits = ((stream, source - self._first_item[stream]),)
+        elif stop > first_wait:
+            waits = self._layout.latest(self._wait_from[first_wait:stop])
+        return _new(Item, (
+            self._segment[number], self._launch[number], waits, self._watched[number], work,
+            self._on_copy_engine[number],
+        ))  # fmt: skip
 
 
 class Items(Sequence[Item]):
@@ -252,12 +231,6 @@ class Items(Sequence[Item]):
         if item is None:
             if len(made) >= _KEPT:
                 made.clear()
-            if number - 1 in made and number - 2 in made:
-                here = self._first + number
-                some = self._maker.calls(here, min(here + _IN_A_ROW, self._first + self._len))
-                made.update(enumerate(some, number))
-                if some:
-                    return some[0]
             item = made[number] = self._maker.make(self._first + number)
         return item
 
