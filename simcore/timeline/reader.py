@@ -102,6 +102,11 @@ class Timeline:
         return int(self._file.metadata.num_rows)
 
     @property
+    def is_large(self) -> bool:
+        """Whether its rows are too many to be kept."""
+        return self.num_rows > _FEW_ROWS
+
+    @property
     def ranks(self) -> range:
         """All ranks of the job."""
         return range(len(self._classes))
@@ -173,7 +178,7 @@ class Timeline:
 
     def let_go(self) -> None:
         """Keep no rows of a large run, nor memory to read more in: something else is about to need it."""
-        if self.num_rows > _FEW_ROWS:
+        if self.is_large:
             self._kept.clear()
         pa.default_memory_pool().release_unused()
 
@@ -284,7 +289,7 @@ class Timeline:
             self._kept[group] = table, table.nbytes
             held = sum(size for _, size in self._kept.values())
             for other in [one for one in reversed(self._kept) if one != group]:
-                if held <= _KEPT_BYTES or self.num_rows <= _FEW_ROWS:
+                if held <= _KEPT_BYTES or not self.is_large:
                     break
                 held -= self._kept.pop(other)[1]
         assert kept is not None

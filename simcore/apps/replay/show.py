@@ -16,8 +16,8 @@ from simcore.analysis import analyse
 from simcore.apps.replay.explain import Contribution, by_stream
 from simcore.apps.replay.insight import StepInsight, Utilisation
 from simcore.apps.replay.play import Replay, ReplayedStep
+from simcore.apps.run.beside import PERFETTO_FILE
 from simcore.apps.run.question import RunQuestion, digest, run_folder
-from simcore.apps.run.simulation import PERFETTO_FILE
 from simcore.graph import Graph, graph_hash
 from simcore.hardware import hardware_hash
 from simcore.report import default_ranks, write_perfetto

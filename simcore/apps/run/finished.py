@@ -110,8 +110,8 @@ def _serve(timeline: Timeline, analysis: StepAnalysis, ranks: list[int], port: i
     """Serve a run's page and its trace."""
     import tempfile
 
+    from simcore.apps.run.beside import PERFETTO_FILE
     from simcore.apps.run.serving import serve
-    from simcore.apps.run.simulation import PERFETTO_FILE
     from simcore.report import write_perfetto
     from simcore.report.page import write_page
 

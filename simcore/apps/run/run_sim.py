@@ -287,7 +287,7 @@ def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
     """A run's summary, and where its files are."""
     from simcore.apps.output import answered_line, left_out_notes, print_summary
     from simcore.apps.progress import as_started
-    from simcore.apps.run.simulation import PERFETTO_FILE
+    from simcore.apps.run.beside import PERFETTO_FILE
     from simcore.report.page import PAGE_FILE
 
     run_dir = outcome.run_dir

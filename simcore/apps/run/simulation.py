@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcore.analysis import StepAnalysis, analyse
+from simcore.analysis import CriticalPath, StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.aside import Aside, aside
 from simcore.apps.run.band import stated_band
+from simcore.apps.run.beside import beside_analysis
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import Loaded, check_dims, check_world, kernel_mapping, loaded, rank_gpus
@@ -26,7 +27,6 @@ from simcore.graph import Graph, verify
 from simcore.hardware import ClusterSpec
 from simcore.memory import MemoryVerdict, ProgramMemory
 from simcore.records import dataclass
-from simcore.report import default_ranks, write_perfetto
 from simcore.run import Ran, Setup, run
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.info import AssumedValue, ResourceChange
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from simcore.interference import LearnedInterference
     from simcore.rules import Matched, Rule, Ruled
     from workloads.edits import Applied
-
-PERFETTO_FILE = "perfetto.json.gz"
 
 
 @dataclass(frozen=True)
@@ -189,11 +187,11 @@ def run_scenario(
             info = info.model_copy(
                 update={"memory_verdict": str(fits), "memory_peaks": peaks, "tornado": answers}
             )
-            ranks: list[int] = []
-            left_out: tuple[str, ...] = ()
-            with aside(partial(_export, folder, stage_of), forked=page and perfetto) as exported:
+            timeline = Timeline.open(folder, finished=False)
+            large = page and timeline.is_large
+            beside = partial(beside_analysis, folder, stage_of, path=large, perfetto=perfetto)
+            with aside(beside, forked=page and (large or perfetto)) as exported:
                 with stages.stage("analysing"):
-                    timeline = Timeline.open(folder, finished=False)
                     analysis = analyse(timeline)
                 if page:
                     from simcore.report.page import PAGE_FILE, write_page
@@ -202,15 +200,21 @@ def run_scenario(
                     give_back_memory()
                     with stages.stage("writing the page"):
                         timeline.info = info
-                        write_page(timeline, analysis, folder / PAGE_FILE)
+
+                        def critical() -> CriticalPath | None:
+                            return exported.result().path if large else None
+
+                        write_page(timeline, analysis, folder / PAGE_FILE, critical)
                 if perfetto:
                     with stages.stage("writing for Perfetto"):
-                        ranks, left_out = exported.result()
+                        exported.result()
+                shown = exported.result()
             info = info.model_copy(update={"wall_s": dict(stages.seconds)})
             info.write(folder)
         return FinishedRun(
-            out_dir, info, analysis, tuple(ranks), left_out, changes, ruled.matched if ruled else (), answered
-        )
+            out_dir, info, analysis, shown.ranks, shown.left_out, changes,
+            ruled.matched if ruled else (), answered,
+        )  # fmt: skip
 
 
 def _facts(
@@ -236,13 +240,6 @@ def _facts(
         warnings=(*_tight(fits), *warned, *told.warnings),
         assumptions=(*told.assumptions, f"memory {fits}, by {fits.source}", *added),
     )
-
-
-def _export(folder: Path, stage_of: Mapping[int, int]) -> tuple[list[int], tuple[str, ...]]:
-    """Write the file for Perfetto; the ranks in it, and in words what did not fit."""
-    timeline = Timeline.open(folder, finished=False)
-    ranks = default_ranks(timeline, stage_of)
-    return ranks, write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
 
 
 def _assumed(found: Loaded, scenario: Scenario) -> tuple[AssumedValue, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
 from typing import Final
 
-from simcore.analysis.critical_path import critical_path
+from simcore.analysis.critical_path import CriticalPath, critical_path
 from simcore.analysis.links import step_links
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.waterfall import PARTS, Waterfall
@@ -30,8 +30,14 @@ _KINDS: Final = {
 }  # fmt: skip
 
 
-def write_page(timeline: Timeline, analysis: StepAnalysis, path: Path) -> None:
-    """Write a run's page to ``path``.  InputError where it cannot be written."""
+def write_page(
+    timeline: Timeline, analysis: StepAnalysis, path: Path,
+    critical: Callable[[], CriticalPath | None] = lambda: None,
+) -> None:  # fmt: skip
+    """Write a run's page to ``path``.  ``critical``, asked late, gives its critical path where that is known.
+
+    InputError where it cannot be written.
+    """
     info = timeline.info
     fall = analysis.waterfall
     numbers = json_object(info, analysis, timeline.path, 0.0)
@@ -54,7 +60,7 @@ def write_page(timeline: Timeline, analysis: StepAnalysis, path: Path) -> None:
         *([_tornado(info)] if info.tornado else ()),
         kernel_section(analysis),
         links_section(step_links(timeline)),
-        path_section(critical_path(timeline)),
+        path_section(critical() or critical_path(timeline)),
         _files(info),
     ]
     write_document(path, f"{info.workload.name}: {format_time(info.step_ps)} a step", sections, data)

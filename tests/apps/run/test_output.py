@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+import simcore.apps.run.beside
 import simcore.apps.run.simulation
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "run_sim.py"
@@ -50,7 +51,7 @@ def test_parents_come_and_go_with_the_run(
 ) -> None:
     Path("kept").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(simcore.apps.run.simulation, "write_perfetto", _unexpected)
+        patch.setattr(simcore.apps.run.beside, "write_perfetto", _unexpected)
         for out in ("new/deep/run", "kept/run"):
             assert run("run-sim", graph_dir, "--out", out).exit_code == 1
     assert [path.name for path in Path.cwd().rglob("*")] == ["kept"]

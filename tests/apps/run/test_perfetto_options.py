@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-import simcore.apps.run.simulation
+import simcore.apps.run.beside
 import simcore.report
 from simcore.graph import one_f_one_b, save_graph
 from tests.pipelines import pipeline_graph
@@ -31,7 +31,7 @@ def test_what_perfetto_does_not_show_is_said(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = functools.partial(simcore.report.write_perfetto, max_counter_rows=1)
-    monkeypatch.setattr(simcore.apps.run.simulation, "write_perfetto", few)
+    monkeypatch.setattr(simcore.apps.run.beside, "write_perfetto", few)
     told = "too much for Perfetto, see counters.parquet: counters of NVLink and NIC ("
     graph = pipeline_graph(one_f_one_b(2, 3), forward=10**9, backward=10**9, num_bytes=1 << 20, name="tiny")
     save_graph(graph, tmp_path / "tiny")

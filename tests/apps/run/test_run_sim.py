@@ -13,7 +13,10 @@ import pytest
 from typer.testing import Result
 
 import simcore.apps.run.aside
+import simcore.apps.run.beside
 import simcore.apps.run.simulation
+import simcore.report.page.run
+import simcore.timeline.reader
 from simcore.graph import GraphBuilder, MemoryProfile, save_graph
 from simcore.timeline import Timeline
 from simcore.units import GIB
@@ -273,7 +276,8 @@ def test_an_abrupt_end_leaves_no_folder(
     what: Callable[..., None],
     code: int,
 ) -> None:
-    monkeypatch.setattr(simcore.apps.run.simulation, where, what)
+    module = simcore.apps.run.beside if where == "write_perfetto" else simcore.apps.run.simulation
+    monkeypatch.setattr(module, where, what)
     if what is not _break:  # who interrupts means this process, not a fork of it
         monkeypatch.setattr(simcore.apps.run.aside, "_may_fork", lambda: False)
     result = run("run-sim", graph_dir, "--out", "ended")
@@ -281,6 +285,21 @@ def test_an_abrupt_end_leaves_no_folder(
     assert list(Path.cwd().iterdir()) == []
     if code == 1:
         assert "please report it" in result.stderr
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_the_page_of_a_large_run_is_that_of_any_other(
+    run: Callable[..., Result], graph_dir: Path, monkeypatch: pytest.MonkeyPatch, *, forked: bool
+) -> None:
+    assert run("run-sim", graph_dir, "--out", "small").exit_code == 0
+    monkeypatch.setattr(simcore.timeline.reader, "_FEW_ROWS", 0)
+    monkeypatch.setattr(simcore.report.page.run, "critical_path", _break)  # it is found beside the analysis
+    if not forked:
+        monkeypatch.setattr(simcore.apps.run.aside, "_may_fork", lambda: False)
+    result = run("run-sim", graph_dir, "--out", "large")
+    assert result.exit_code == 0, result.output
+    small, large = (Path(name, "report.html").read_text(encoding="utf-8") for name in ("small", "large"))
+    assert large == small
 
 
 def test_report_of_a_run(run: Callable[..., Result], graph_dir: Path) -> None:
