@@ -234,7 +234,6 @@ def test_no_key_of_a_published_configuration_is_taken_for_misspelt(kind: str) ->
     ("kind", "reason"),
     [
         ("jamba", "selective scans"),
-        ("falcon_h1", "state-space heads beside"),
         ("kimi_linear", "a gate for each channel"),
         ("rwkv", "recurrent"),
     ],

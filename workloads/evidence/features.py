@@ -161,6 +161,7 @@ def _parameters(model: Mapping[str, Any]) -> float:
     if pattern := model.get("layer_pattern"):
         each = {"*": attention, "-": ffn, "E": experts, "C": 4 * hidden * hidden}
         each |= {letter: hidden * _mixed(model[key]) for letter, key in _MIXERS.items() if model.get(key)}
+        each["H"] = attention + each.get("M", 0)
         return float(embedding + sum(pattern.count(letter) * weights for letter, weights in each.items()))
     count = len(range(moe["first_layer"], layers, moe["every"])) if moe else 0
     blocks = count * experts + (layers - count) * ffn

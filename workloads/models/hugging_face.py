@@ -201,7 +201,6 @@ KNOWN: Final = {**FAMILIES, **_WITH_EXPERTS, **HYBRIDS}
 #: Kinds of layers that are not modelled, by a pattern on ``model_type``.
 _NOT_MODELLED: Final = (
     (r"^mamba$|falcon_mamba|jamba|zamba$|plamo2", "selective scans of Mamba's first version"),
-    (r"falcon_h1", "state-space heads beside those of attention"),
     (r"zamba2", "blocks of attention that several layers share"),
     (r"kimi_linear", "delta-rule layers with a gate for each channel"),
     (r"deepseek_v32|glm_moe_dsa|deepseek_v4", "layers that choose which tokens to attend to (an indexer)"),

@@ -95,6 +95,19 @@ def _mamba(v: Values) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _falcon_h1(v: Values) -> dict[str, Any]:
+    """Both kinds of heads in every layer, and a feed-forward block."""
+    for key in ("projectors_bias", "mamba_proj_bias"):
+        if v.flag(key, default=False):
+            raise v.not_modelled(key, "biases of mixers")
+    heads, inner = v.number("mamba_n_heads", 128), v.number("mamba_d_ssm", 0)
+    inner = inner or v.number("mamba_expand", 2) * v.number("hidden_size")
+    sizes = {"head_size": inner // max(1, heads), "normed": v.flag("mamba_rms_norm", default=False)}
+    return {
+        **decoder(v), "mamba": {**_mamba(v), **sizes}, "layer_pattern": "H-" * v.number("num_hidden_layers"),
+    }  # fmt: skip
+
+
 def _bamba(v: Values) -> dict[str, Any]:
     attends = v.indices("attn_layer_indices")
     layers = range(v.number("num_hidden_layers"))
@@ -199,4 +212,5 @@ HYBRIDS: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
     "nemotron_h": _nemotron_h, "qwen3_next": _qwen3_next, "qwen3_5_text": _qwen3_5,
     "qwen3_5_moe_text": _qwen3_next, "olmo_hybrid": _olmo_hybrid, "bamba": _bamba,
     "granitemoehybrid": _granite, "mamba2": _mamba2, "lfm2": _lfm2, "lfm2_moe": _lfm2,
+    "falcon_h1": _falcon_h1,
 }  # fmt: skip

@@ -68,7 +68,7 @@ class MambaSpec(Frozen):
     ``state`` for every element; heads of a group share what they read and write the state by.
 
     ``conv``: tokens that the convolution before it sees.  ``chunk``: tokens within which the scan works on
-    scores, as attention does, instead of on states.
+    scores, as attention does, instead of on states.  ``normed``: a norm of groups is behind the scan.
     """
 
     heads: Heads
@@ -77,6 +77,7 @@ class MambaSpec(Frozen):
     groups: Heads = 8
     conv: Size = 4
     chunk: Size = 128
+    normed: bool = True
 
     @property
     def inner(self) -> int:
@@ -136,7 +137,7 @@ class ModelSpec(AnyModel):
     for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of the scores
     tells apart (T5).  ``layer_pattern``: a letter for each block of each layer, in order, where layers
     differ: M state space (``mamba``), G gated delta rule (``delta``), C gated convolution (``gated_conv``),
-    * attention, - feed-forward, E experts;
+    * attention, H state space and attention side by side, - feed-forward, E experts;
     as many letters a layer as there are for each of ``layers``.  ``mtp_pattern``: letters of a layer that
     predicts a further token; ``mtp_shared``: these layers are one.  A further block that was registered
     (``block.py``) has a key of its own.

@@ -16,10 +16,10 @@ from workloads.models.spec import ModelSpec
 from workloads.models.tensors import Tensor, compute
 
 
-def _self_attention(
+def self_attention(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
-    """A fused residual sum adds the bias; ``index`` of the layer decides on its window."""
+    """Attention of a layer, whose ``index`` decides on its window; a fused residual sum adds the bias."""
     core = _projections(tape, shard, model, x, module, index=index, causal=causal)
     return attended(tape, shard, model, core, module)
 
@@ -120,7 +120,8 @@ def weights_and_scores(
     return weights + model.heads * reach * width
 
 
-def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
+def attention_multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
+    """Of projections, scores and values."""
     hidden, heads, size = model.hidden, model.heads, model.size_per_head
     asked = heads * (1 + model.attention_gate)
     weights = hidden * (asked + 2 * model.num_kv_heads) * size + heads * size * hidden
@@ -132,4 +133,6 @@ def _check(model: ModelSpec, where: str) -> None:
         multiple(f"{where}.head_size", model.size_per_head, "a pair of", 2)
 
 
-register(LayerBlock("attention", "attention", _self_attention, _multiply_adds, check=_check, symbol="*"))
+register(
+    LayerBlock("attention", "attention", self_attention, attention_multiply_adds, check=_check, symbol="*")
+)

@@ -18,9 +18,10 @@ from workloads.models.spec import MambaSpec, ModelSpec
 from workloads.models.tensors import Tensor, collective, compute
 
 
-def _mixer(
+def mixer(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
+    """The mixer of a layer."""
     del index, causal  # all layers are alike, and every state is of earlier tokens
     mamba = model.mamba
     assert mamba is not None
@@ -35,7 +36,8 @@ def _mixer(
     if shard.cp > 1:
         _to_tokens(tape, out, module)
         out = out.like(shard.tokens, mamba.inner // shard.tp)
-    _group_norm(tape, shard, out, mamba.groups // shard.tp, f"{module}.norm")
+    if mamba.normed:
+        _group_norm(tape, shard, out, mamba.groups // shard.tp, f"{module}.norm")
     return row_parallel(tape, shard, out, model.hidden, Linear(f"{module}.out_proj"))
 
 
@@ -94,7 +96,7 @@ def _group_norm(tape: OpTape, shard: Shard, x: Tensor, groups: int, module: str)
     op.accumulate(weight.shape, x.dtype, shard.main_grad_dtype, module)
 
 
-def _multiply_adds(model: ModelSpec, *_: object) -> float:
+def mamba_multiply_adds(model: ModelSpec, *_: object) -> float:
     """As Megatron-LM counts them (megatron/training/training.py, mamba_layer_flops): the scan 7 flops for
     each element of a state.
     """
@@ -111,7 +113,7 @@ def _check(model: ModelSpec, where: str) -> None:
 
 register(
     LayerBlock(
-        "mamba", "attention", _mixer, _multiply_adds, key="mamba", spec=MambaSpec, check=_check,
+        "mamba", "attention", mixer, mamba_multiply_adds, key="mamba", spec=MambaSpec, check=_check,
         adds_bias=False, symbol="M", module="mixer", norm="norm",
     )
 )  # fmt: skip
