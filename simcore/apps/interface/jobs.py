@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from simcore.apps.interface.shown import ShownAsTables
-from simcore.apps.run.scenario import SECTIONS, Scenario, resolve_scenario
+from simcore.apps.run.scenario import Scenario, resolve_scenario
+from simcore.apps.run.scenario_file import SECTIONS
 from simcore.errors import InputError, nearest
 from simcore.records import dataclass
 

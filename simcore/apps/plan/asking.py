@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simcore.apps.amounts import Amount, numbers_of_gpus
-from simcore.apps.run.scenario import SECTIONS, resolve_scenario
+from simcore.apps.run.scenario import resolve_scenario
+from simcore.apps.run.scenario_file import SECTIONS
 from simcore.apps.run.settings import split_pairs
 from simcore.apps.run.simulation import setup_of
 from simcore.errors import InputError, nearest

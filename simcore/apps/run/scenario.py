@@ -9,15 +9,16 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from simcore.apps.run.scenario_file import SECTIONS, ScenarioFile, file_of
 from simcore.apps.run.settings import KEYS, RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER, load_cluster
-from simcore.outside import inside, read_text, there, yaml_document
+from simcore.outside import read_text, there, yaml_document
 from simcore.records import dataclass
 from workloads import catalog
 
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NETWORKS: Final = ("alphabeta", "fluid", "packet")
-#: Settings whose value may be a file.
-_NAME_FILES: Final = (
-    "workload.kernel_times", "cluster.gpu", "cluster.node_xml", "cluster.placement",
-)  # fmt: skip
-_FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
-#: Parts of a description (``workloads.jobs.SECTIONS``).
-SECTIONS: Final = ("model", "parallel", "training", "software")
-_DESCRIBED_KEYS: Final = (*SECTIONS, "cluster", "network", "seed", "set")
 #: What a description runs on when nothing is said: one scalable unit of a DGX SuperPOD.
 _FAMILY: Final = "h100"
 _DESCRIBED_CLUSTER: Final = f"{_FAMILY}-256"
@@ -124,18 +117,6 @@ class Scenario:
         return replace(self, settings=parse_settings(given), described=described)
 
 
-@dataclass(frozen=True)
-class _File:
-    """A scenario file's content; None where it says nothing."""
-
-    workload: str | None = None
-    cluster: str | None = None
-    network: str | None = None
-    seed: int | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    described: Mapping[str, Any] | None = None
-
-
 def resolve_scenario(
     workload: str | None,
     *,
@@ -155,7 +136,7 @@ def resolve_scenario(
     framework and its flags, or a file of them.
     Errors: InputError for anything unknown, with the nearest known name.
     """
-    file = _File(workload)
+    file = ScenarioFile(workload)
     path = Path(workload or "the description")
     if content is None and path.suffix.lower() in (".yaml", ".yml"):
         content = yaml_document(read_text(path, "scenario file"), str(path))
@@ -164,7 +145,7 @@ def resolve_scenario(
         if content is not None and cluster is not None:
             content["set"] = {}  # where it is placed on its own cluster
     if content is not None:
-        file = _file_of(content, path)
+        file = file_of(content, path)
     given_network = _first(network, file.network, "fluid")
     _check_network(given_network)
     given_settings = {_section_of_all(key): text for key, text in {**file.settings, **settings}.items()}
@@ -202,7 +183,7 @@ def resolve_scenario(
     )
 
 
-def _named(workload: str | None, file: _File, launch: tuple[str, str] | None) -> str:
+def _named(workload: str | None, file: ScenarioFile, launch: tuple[str, str] | None) -> str:
     """What a question is asked by, as an argument of ``run_sim.py``."""
     if launch is not None:
         return f"--from-{launch[0]} {quote(launch[1])}"
@@ -255,7 +236,7 @@ def _of_sections(settings: Mapping[str, str]) -> dict[str, str]:
     return overrides
 
 
-def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> DescribedJob | None:
+def _described(workload: str | None, file: ScenarioFile, settings: Mapping[str, str]) -> DescribedJob | None:
     """The description, if the workload is one; settings of its sections go with it."""
     overrides = _of_sections(settings)
     if file.described is not None:
@@ -327,54 +308,3 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
             close = "; `python -m simcore list workloads` and `list models` name all"
         raise InputError(f"unknown workload {workload!r}{close}")
     return catalog.path(workload), True
-
-
-def _file_of(content: Any, path: Path) -> _File:
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
-    is_description = any(key in SECTIONS for key in content)
-    if is_description and "workload" in content:
-        raise InputError(f"{path}: either workload, or a description ({', '.join(SECTIONS)})")
-    keys = _DESCRIBED_KEYS if is_description else _FILE_KEYS
-    for key in content:
-        if key not in keys:
-            raise InputError(f"{path}: unknown key {key!r}{nearest(str(key), keys)}")
-    texts = {key: content.get(key) for key in ("workload", "cluster", "network")}
-    for key, value in texts.items():
-        if value is not None and not isinstance(value, str):
-            raise InputError(f"{path}: {key} must be text, not {value!r}")
-    seed = content.get("seed")
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise InputError(f"{path}: seed must be a whole number, not {seed!r}")
-    settings = {} if content.get("set") is None else content["set"]
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}: set must map keys to values, such as workload.kernels: flash")
-    for key, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-            raise InputError(f"{path}: set: {key} needs a text or a number, not {value!r}")
-    return _File(
-        workload=_beside(path, texts["workload"]),
-        cluster=_beside(path, texts["cluster"]),
-        network=texts["network"],
-        seed=seed,
-        settings={str(key): _setting_beside(path, str(key), str(value)) for key, value in settings.items()},
-        described={key: content[key] for key in SECTIONS if key in content} if is_description else None,
-    )
-
-
-def _beside(path: Path, name: str | None) -> str | None:
-    """``name``, as a path when a folder or file of that name is beside the scenario file.
-
-    InputError for a path that leads out of the scenario's folder.
-    """
-    if name is None or not name.strip():
-        return name
-    if Path(name).is_absolute() or ".." in Path(name).parts or there(path.parent / name):
-        return str(inside(path.parent, name, str(path)))
-    return name
-
-
-def _setting_beside(path: Path, key: str, value: str) -> str:
-    """A setting's value, a file's as :func:`_beside`."""
-    names_file = key in _NAME_FILES and (Path(value).suffix or len(Path(value).parts) > 1)
-    return str(inside(path.parent, value, f"{path}: set: {key}")) if names_file else value

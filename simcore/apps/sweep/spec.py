@@ -9,7 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from simcore.apps.run.scenario import SECTIONS, Scenario, resolve_scenario
+from simcore.apps.run.scenario import Scenario, resolve_scenario
+from simcore.apps.run.scenario_file import SECTIONS
 from simcore.apps.run.settings import KEYS
 from simcore.errors import InputError, nearest
 from simcore.outside import inside, quoted, read_text, yaml_document
