@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcore.apps.measured.kernels import profile_of
+from simcore.apps.measured.row_kernels import profile_of
 from simcore.apps.replay.alone import overlapped
 from simcore.apps.replay.shapes import STRIDED, TF32_WORDS, kernel_of_call
 from simcore.cost.kernel import KernelShape

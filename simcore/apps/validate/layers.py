@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.measured.kernels import profile_of
+from simcore.apps.measured.row_kernels import profile_of
 from simcore.apps.measured.tables import ErrorTable, error_table, number, read_rows, within
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
