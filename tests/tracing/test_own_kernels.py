@@ -34,13 +34,14 @@ def test_functions_of_an_extension_that_is_compiled(pool: WorkerPool, tmp_path: 
     (found,) = trace(pool, "extension", tmp_path, script="own_kernels").values()
     launched = [row for row in rows(found, "name", "bytes_read", "bytes_written") if "::" in row[0][:12]]
     own = {row[0]: row[1:] for row in launched if not row[0].startswith("aten")}
-    assert own == {  # 2 x 4 floats: x twice; x alone; x and what is added to
+    assert own == {  # 2 x 4 floats: x twice; x alone; x and what is added to; x, four halves and as much as x
         "scan::forward": (2 * 32, 32),
         "scan::scale": (32, 32),
         "inline::add_to": (2 * 32, 32),
+        "inline::halved": (32, 2 * 4 + 32),
     }
     said = [asked.rule for asked, _ in found.asked if asked.kind == "missing"]
-    assert len(said) == 3 and all("compiled code" in one for one in said)
+    assert len(said) == 4 and all("compiled code" in one for one in said)
 
 
 def test_norms_and_an_optimizer_of_apex(pool: WorkerPool, tmp_path: Path) -> None:

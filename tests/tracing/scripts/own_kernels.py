@@ -44,8 +44,21 @@ def extension(model):
         """
     )
     assert load("scan", [str(source)], is_python_module=False) is None
-    code = "torch::Tensor made(torch::Tensor x);\nvoid add_to(const torch::Tensor& x, torch::Tensor& y) {}"
-    module = load_inline("inline", code, functions=["made", "add_to"])
+    code = """
+        torch::Tensor made(torch::Tensor x);
+        void add_to(const torch::Tensor& x, torch::Tensor& y) {}
+        std::vector<torch::Tensor> halved(torch::Tensor x, int n) {
+            int rows = (int)x.size(0) / n;
+            auto options = torch::TensorOptions().dtype(torch::kHalf).device(x.device());
+            torch::Tensor y = torch::empty({rows, x.size(1)}, options);
+            auto z = torch::zeros_like(x);
+            if (n > 1) { int blocks = 7; launch(x, y, blocks); }
+            return {y, z};
+        }
+        torch::Tensor either(torch::Tensor x, torch::Tensor& y) { if (x.numel()) { return x; } return y; }
+    """
+    module = load_inline("inline", code, functions=["made", "add_to", "halved", "either"])
+    assert sys.modules["inline"] is module
     optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
     for _ in range(3):
         x = model(torch.zeros(2, 4, device="cuda"))
@@ -53,10 +66,14 @@ def extension(model):
         torch.ops.scan_ops.forward(x, x, y)
         torch.ops.scan_ops.scale(8, y, z)
         module.add_to(z, y)
-        try:
-            module.made(x)
-        except Exception as error:
-            assert "inline::made" in str(error)
+        half, whole = module.halved(x, 2)
+        assert (half.shape, half.dtype, whole.shape) == ((1, 4), torch.float16, (2, 4)) and half.is_cuda
+        for function in (module.made, lambda x: module.either(x, x)):
+            try:
+                function(x)
+                raise SystemExit("what it returns is not known")
+            except Exception as error:
+                assert "inline::made" in str(error) or "inline::either" in str(error)
         x.sum().backward()
         optimizer.step()
     shutil.rmtree(source.parent)

@@ -3,13 +3,15 @@
 Nothing is compiled.  A function that the sources offer is one kernel, under the extension's name and its own:
 it writes what its schema says, else those of its tensors that nobody has written before (buffers that the
 program has just made), else all that it does not call constant, and reads all others, each once.  What it
-computes is not seen: a warning names it, and ``register_launch`` describes it, results included.
+returns is what its sources make (:mod:`workloads.tracing.stand_ins.cpp_results`).  What it computes is not
+seen: a warning names it, and ``register_launch`` describes it, results included.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ import torch
 
 from simcore.records import dataclass
 from workloads.tracing import kernels
+from workloads.tracing.stand_ins import cpp_results
 
 #: ``m.def("name(schema) -> ()"`` or ``m.def("name", &function``, in what registers functions.
 _OFFERED = re.compile(r'\.def\(\s*((?:"[^"]*"\s*)+)(?:,\s*&?\s*(?:TORCH_FN\()?([\w:]+))?')
@@ -31,10 +34,12 @@ on_unseen: Callable[[str], None] | None = None
 
 @dataclass(frozen=True)
 class _Declared:
-    """How a function is declared: its parameters, and whether it returns anything."""
+    """How a function is declared: its parameters, whether it returns anything; its name in ``code``."""
 
     parameters: tuple[str, ...]
     returns: bool
+    function: str = ""
+    code: str = ""
 
 
 class CompiledFunction:
@@ -56,8 +61,7 @@ class CompiledFunction:
                 return None
             return made[0] if len(made) == 1 else tuple(made)
         if declared is None or declared.returns:
-            why = "its declaration was not found" if declared is None else "it returns what it makes"
-            raise kernels.UnknownKernelError(self.name, why)
+            return self._made(declared, args, kwargs)
         given = [*zip(declared.parameters, args, strict=False), *(("", one) for one in kwargs.values())]
         tensors = [(text, one) for text, value in given for one in _tensors(value)]
         writes = [one for text, one in tensors if "!" in text]
@@ -65,9 +69,25 @@ class CompiledFunction:
         writes = writes or [one for text, one in tensors if "const" not in text]
         fresh = {id(one) for one in writes if kernels.is_unwritten(one)}
         kernels.launch(self.name, reads=[one for _, one in tensors if id(one) not in fresh], writes=writes)
+        self._say_unseen()
+        return None
+
+    def _made(self, declared: _Declared | None, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What the sources say that it makes and returns."""
+        found = None
+        if declared is not None and not kwargs:
+            found = cpp_results.results(declared.code, declared.function, declared.parameters, args)
+        if found is None:
+            why = "its declaration was not found" if declared is None else "it returns what it makes"
+            raise kernels.UnknownKernelError(self.name, why)
+        writes = list(found) if isinstance(found, tuple) else [found]
+        kernels.launch(self.name, reads=[one for value in args for one in _tensors(value)], writes=writes)
+        self._say_unseen()
+        return found
+
+    def _say_unseen(self) -> None:
         if on_unseen is not None:
             on_unseen(f"what {self.name} computes is compiled code and not seen: it costs its tensors' bytes")
-        return None
 
 
 def install(module: Any) -> None:
@@ -111,7 +131,7 @@ def _made(name: str, code: str, names: Sequence[str], *, python: bool) -> Any:
         setattr(torch.ops, space, type(space, (), offered)())
     if not python:
         return None
-    module = ModuleType(name)
+    module = sys.modules[name] = ModuleType(name)  # as CPython notes compiled modules
     vars(module).update(offered)
     return module
 
@@ -122,7 +142,7 @@ def _declared(code: str, function: str) -> _Declared | None:
     if found is None:
         return None
     result = found.group(1).strip().rpartition("\n")[2] or found.group(1)
-    return _Declared(_split(found.group(2)), not _RETURNS_NOTHING.search(result))
+    return _Declared(_split(found.group(2)), not _RETURNS_NOTHING.search(result), function, code)
 
 
 def _split(parameters: str) -> tuple[str, ...]:
