@@ -44,32 +44,32 @@ _SPELT = (
 )
 
 
-class _Options:
+class _TensorOptions:
     """``TensorOptions``, each call with one thing changed."""
 
     def __init__(self, dtype: torch.dtype | None = None, device: Any = None) -> None:
         self.chosen: dict[str, Any] = {"dtype": dtype, "device": device}
 
-    def dtype(self, dtype: torch.dtype) -> _Options:
-        return _Options(dtype, self.chosen["device"])
+    def dtype(self, dtype: torch.dtype) -> _TensorOptions:
+        return _TensorOptions(dtype, self.chosen["device"])
 
-    def device(self, device: Any, _index: int = 0) -> _Options:
-        return _Options(self.chosen["dtype"], device)
+    def device(self, device: Any, _index: int = 0) -> _TensorOptions:
+        return _TensorOptions(self.chosen["dtype"], device)
 
-    def requires_grad(self, _requires: bool = False) -> _Options:
+    def requires_grad(self, _requires: bool = False) -> _TensorOptions:
         return self
 
     memory_format = layout = requires_grad
 
 
-class _Tensor:
+class _CppTensor:
     """A tensor as C++ names what it asks of one."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
-    def options(self) -> _Options:
-        return _Options(self.tensor.dtype, self.tensor.device)
+    def options(self) -> _TensorOptions:
+        return _TensorOptions(self.tensor.dtype, self.tensor.device)
 
     def sizes(self) -> list[int]:
         return list(self.tensor.shape)
@@ -91,8 +91,8 @@ class _Tensor:
         last = last and self.tensor.is_contiguous(memory_format=torch.channels_last)
         return torch.channels_last if last else torch.contiguous_format
 
-    def contiguous(self) -> _Tensor:
-        return _Tensor(self.tensor.contiguous())
+    def contiguous(self) -> _CppTensor:
+        return _CppTensor(self.tensor.contiguous())
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("size", "dim", "numel", "stride", "element_size"):
@@ -100,10 +100,10 @@ class _Tensor:
         return getattr(self.tensor, name)
 
 
-class _OfTorch:
+class _TorchSpace:
     """``torch::`` and ``at::``: constants, options and what makes tensors."""
 
-    TensorOptions = _Options
+    TensorOptions = _TensorOptions
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("k") and name[1:] in _DTYPES:
@@ -111,16 +111,16 @@ class _OfTorch:
         if name == "kCUDA":
             return torch.device("cuda", torch.cuda.current_device())
         if name in ("empty", "zeros", "ones"):
-            return lambda shape, *options: _Tensor(torch.empty(shape, **_chosen(options)))
+            return lambda shape, *options: _CppTensor(torch.empty(shape, **_chosen(options)))
         if name in ("empty_like", "zeros_like", "ones_like"):
-            return lambda like, *options: _Tensor(torch.empty_like(like.tensor, **_chosen(options)))
+            return lambda like, *options: _CppTensor(torch.empty_like(like.tensor, **_chosen(options)))
         raise AttributeError(name)
 
 
 def _chosen(options: Sequence[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in options:
-        if isinstance(one, _Options):
+        if isinstance(one, _TensorOptions):
             found |= {name: value for name, value in one.chosen.items() if value is not None}
         elif isinstance(one, torch.dtype):
             found["dtype"] = one
@@ -137,11 +137,11 @@ def results(code: str, function: str, parameters: Sequence[str], args: Sequence[
     returned = re.findall(r"\breturn\b\s*([^;]*);", body)
     if len(returned) != 1 or len(args) > len(parameters):
         return None
-    of_torch = _OfTorch()
+    of_torch = _TorchSpace()
     known: dict[str, Any] = {"of_torch": of_torch, "list_of": lambda *given: list(given)}
     for text, value in zip(parameters, args, strict=False):
         name = re.findall(r"\w+", text.partition("=")[0])[-1:]
-        known |= {one: _Tensor(value) if isinstance(value, torch.Tensor) else value for one in name}
+        known |= {one: _CppTensor(value) if isinstance(value, torch.Tensor) else value for one in name}
     for statement in statements:
         found = _DECLARATION.fullmatch(statement)
         if found is not None:
@@ -150,9 +150,9 @@ def results(code: str, function: str, parameters: Sequence[str], args: Sequence[
     if any(len(re.findall(rf"(?<![\w.>]){one}\s*=(?!=)", body)) > 1 for one in names):
         return None
     made = _value(returned[0], known)
-    if isinstance(made, _Tensor):
+    if isinstance(made, _CppTensor):
         return made.tensor
-    if isinstance(made, list) and made and all(isinstance(one, _Tensor) for one in made):
+    if isinstance(made, list) and made and all(isinstance(one, _CppTensor) for one in made):
         return tuple(one.tensor for one in made)
     return None
 
