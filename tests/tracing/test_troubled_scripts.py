@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +15,10 @@ from typer.testing import CliRunner
 
 from simcore.apps.errors import as_app
 from simcore.errors import InputError
-from workloads.tracing.drive import cli
+from workloads.tracing.drive import cli, hang
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.named_ranks import named_ranks
-from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.script_job import ScriptHangError, ScriptJob
 
 app = as_app(cli.app)
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -77,6 +80,22 @@ def test_what_is_said_of_scripts_that_fail(
         run(pool, "troubled.py", how, **options)
     for message in ("rank 1", *messages):
         assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(("queued", "hangs"), [(0.9, False), (0.1, True)])
+def test_who_finds_no_processor_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch, queued: float, hangs: bool
+) -> None:
+    """It runs for 2% of its time, and is ready for ``queued`` of it."""
+    began = time.monotonic()
+    monkeypatch.setattr(hang, "_WATCH_S", 0.05)
+    monkeypatch.setattr(hang, "_processor_s", lambda: 0.02 * (time.monotonic() - began))
+    monkeypatch.setattr(hang, "_queued_s", lambda: queued * (time.monotonic() - began))
+    with (
+        pytest.raises(ScriptHangError) if hangs else nullcontext(),
+        hang.watched(0.2, SimpleNamespace(num_calls=0)),
+    ):
+        time.sleep(0.5)
 
 
 def test_a_rank_that_computes_on_the_host_is_no_hang(pool: WorkerPool) -> None:

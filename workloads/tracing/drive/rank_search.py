@@ -5,15 +5,15 @@ Note [Distinct ranks]
     Programs treat the ends of an axis specially, and uneven shards end at the last rank.
 
     The world's first and last rank are run, and those that the script's code compares ranks with, and their
-    recordings hashed.  Where they agree, and with more than one axis a rank inside all of them agrees, too,
-    every rank is taken to do the same.  Otherwise, on each axis through the first rank, the second and the
-    last place are run; where these two differ, borders between them are searched from the last place down, in
-    steps that double, and then by halving.  This holds for rows that are dealt out: no place holds more than
-    the first.  Where one does, of any tensor, shards are cut across tensors, and places may be alike by
-    chance: all of them are run, or as many, evenly spread, as half of the ranks that may be run.  Of an axis
-    of pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and of each
-    combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`), which
-    must do what their combination does.
+    recordings hashed.  Where they agree, and with more than one axis or flat shards a rank inside of all axes
+    agrees, too, every rank is taken to do the same.  Otherwise, on each axis through the first rank, the
+    second and the last place are run; where these two differ, borders between them are searched from the last
+    place down, in steps that double, and then by halving.  This holds for rows that are dealt out: no place
+    holds more than the first.  Where one does, of any tensor, shards are cut across tensors, and places may
+    be alike by chance: all of them are run, or as many, evenly spread, as half of the ranks that may be run.
+    Of an axis of pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and
+    of each combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`),
+    which must do what their combination does.
 
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
@@ -67,12 +67,14 @@ class RankSearch:
         """Run the ``ranks`` that the program names: no place along an axis shows what they do."""
         self._run(ranks)
 
-    def classes(self, axes: Sequence[WorldAxis]) -> dict[int, str]:
-        """Hash of every rank's recording, its own or that of the rank that stands for it."""
+    def classes(self, axes: Sequence[WorldAxis], *, flat_shards: bool = False) -> dict[int, str]:
+        """Hash of every rank's recording, its own or that of the rank that stands for it; ``flat_shards``:
+        ranks hold shards that may be cut across tensors.
+        """
         self._axes = tuple(axes)
         if self._all_alike():
-            if len(axes) > 1:
-                self._run([sum(axis.size // 2 * axis.stride for axis in axes)])
+            if len(axes) > 1 or flat_shards:
+                self._run([self._inside])
             if self._all_alike():
                 self._kinds = [[0] * axis.size for axis in axes]
                 return self._stand_ins()
@@ -120,8 +122,15 @@ class RankSearch:
         return [lowest.setdefault(found[place], place) for place in range(axis.size)]
 
     def _cut_across_tensors(self, axis: WorldAxis) -> bool:
-        first, others = self._held(0), (axis.stride, (axis.size - 1) * axis.stride)
+        first, others = self._held(0), [axis.stride, (axis.size - 1) * axis.stride]
+        if not any(one.stages for one in self._axes):
+            others.append(self._inside)
         return any(_holds_more(self._held(rank), first) for rank in others if rank in self.hashes)
+
+    @property
+    def _inside(self) -> int:
+        """A rank in the middle of all axes."""
+        return sum(axis.size // 2 * axis.stride for axis in self._axes)
 
     def _hash_at(self, axis: WorldAxis, place: int) -> str:
         """What the rank at ``place`` recorded; where there was no room for it, the nearest below it."""

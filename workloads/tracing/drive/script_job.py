@@ -19,6 +19,7 @@ from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import RankClass, RankTrace
+from workloads.tracing.record.recording import COLUMNS, NAME
 from workloads.tracing.record.tokens import tokens_of_step
 from workloads.tracing.record.world_axes import axes_of, parallel_dims
 
@@ -28,6 +29,7 @@ MAX_RANKS_RUN = 32
 HANG_S = 60.0
 MAX_STEP: Final = 1_000_000  # steps before the one that is kept are run
 MAX_TOKENS: Final = 2**53
+_COLLECTIVE: Final = COLUMNS.index("collective")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -170,7 +172,7 @@ class ScriptJob:
             hashes = search.settle(ranks)
             return None if hashes is None else found(hashes)
 
-        return found(search.classes(axes))
+        return found(search.classes(axes, flat_shards=any(map(_has_flat_shards, seen.values()))))
 
     def workload(self, name: str, trace: RankTrace) -> Workload:
         """What the graph is a graph of; ``trace``: of rank 0."""
@@ -212,6 +214,12 @@ class ScriptJob:
         if self.load != "uniform":
             parts.append(f"--expert-load {self.load}")
         return " ".join(parts)
+
+
+def _has_flat_shards(trace: RankTrace) -> bool:
+    """Whether gradients are reduced to shards, but for those of FSDP2, which deals out rows."""
+    reduced = "reduce_scatter" in trace.program.column(_COLLECTIVE)
+    return reduced and not any(str(name).startswith("fsdp::") for name in trace.program.column(NAME))
 
 
 def _representative(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -> int:
