@@ -42,6 +42,7 @@ def alone(command: str) -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     gc.set_threshold(_OBJECTS)
+    keep_freed_memory()
     from simcore.apps.errors import as_app, hold_to_budget, reported_errors
 
     try:
@@ -70,8 +71,8 @@ def collect_as_usual() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep what is freed for what comes next, where the C library is glibc: for a command that makes and
-    frees large arrays thousands of times, which took pages of the system anew (up to a third of all faults).
+    """Keep what is freed for what comes next, where the C library is glibc: large arrays are made and freed
+    thousands of times, and took pages of the system anew (up to a third of all faults).
 
     ``give_back_memory`` still gives it back.
     """

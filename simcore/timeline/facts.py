@@ -6,7 +6,9 @@ import importlib.metadata
 import math
 import platform
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,8 @@ from simcore.memory import ProgramMemory
 from simcore.timeline.info import FlopCounts, StageMemory
 
 _MODEL_PHASES = ("fwd", "bwd")
+_HERE = Path(__file__).parent
+_PATIENCE_S = 5
 
 
 def row_counts(graph: Graph) -> IntArray:
@@ -118,21 +122,41 @@ def software_versions() -> dict[str, str]:
     return {"python": platform.python_version(), "stepsim": own, **libraries}
 
 
-def source_commit(folder: Path = Path(__file__).parent) -> str | None:
+def source_commit(folder: Path = _HERE) -> str | None:
     """Git commit of a source tree (default: the one that runs), with "+changes" when it is dirty.
 
     None outside a checkout and where nothing was committed.
     """
+    with asked_commit(folder) as answer:
+        return answer()
+
+
+@contextmanager
+def asked_commit(folder: Path = _HERE) -> Iterator[Callable[[], str | None]]:
+    """Have git look while the block goes on: gives what waits for its answer, :func:`source_commit`'s."""
     # No optional locks: git would write what it has looked up into the index, and leave its lock when killed.
     command = ["git", "--no-optional-locks", "-C", str(folder)]
     command += ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        yield lambda: None
+        return
+    with process:
+        try:
+            yield partial(_commit_told, process)
+        finally:
+            process.kill()  # if nobody waited for it
+
+
+def _commit_told(process: subprocess.Popen[str]) -> str | None:
+    try:
+        told, _ = process.communicate(timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
         return None
-    lines = done.stdout.splitlines()
+    lines = told.splitlines()
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
-    if commit == "(initial)":
+    if process.returncode or commit == "(initial)":
         return None
     return commit if all(line.startswith("# ") for line in lines) else commit + "+changes"
 

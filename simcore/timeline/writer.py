@@ -22,10 +22,10 @@ from simcore.records import dataclass
 from simcore.timeline.columns import ProgramColumns
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.facts import (
+    asked_commit,
     communication_error,
     flop_counts,
     software_versions,
-    source_commit,
     stage_memory,
 )
 from simcore.timeline.info import AssumedValue, GroupLayout, NearestRun, RunInfo, StepBand, WorkloadInfo
@@ -90,16 +90,18 @@ def write_tables(
 
     What gives ``facts`` is called when the tables stand.
     """
-    digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
-    pa.default_memory_pool().release_unused()  # what rows were encoded in
-    _write_counters(folder / COUNTERS_FILE, result)
-    _write_rank_classes(folder / RANK_CLASSES_FILE, result)
-    if not isinstance(facts, RunFacts):
-        facts = facts()
+    with asked_commit() as answer:
+        digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
+        pa.default_memory_pool().release_unused()  # what rows were encoded in
+        _write_counters(folder / COUNTERS_FILE, result)
+        _write_rank_classes(folder / RANK_CLASSES_FILE, result)
+        if not isinstance(facts, RunFacts):
+            facts = facts()
+        commit = answer()
     memory = peak_memory(graph) if facts.memory is None else facts.memory
     info = RunInfo(
         versions=software_versions(),
-        commit=source_commit(),
+        commit=commit,
         graph_hash=facts.graph_hash,
         profile_hash=facts.profile_hash,
         workload=WorkloadInfo(**dataclasses.asdict(graph.workload)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from simcore.timeline.facts import source_commit
+from simcore.timeline.facts import asked_commit, source_commit
 
 
 @pytest.fixture
@@ -50,3 +51,16 @@ def test_asking_for_the_commit_writes_nothing(tree: Path) -> None:
     os.utime(tree / "file", (1, 1))  # git would note the file's new time
     assert source_commit(tree) == git(tree, "rev-parse", "HEAD")
     assert (tree / ".git" / "index").read_bytes() == index
+
+
+def test_git_ends_with_the_block_even_if_nobody_waits_for_it(tree: Path) -> None:
+    git(tree, "init")
+    with asked_commit(tree) as answer:
+        assert isinstance(answer, functools.partial)
+        (process,) = answer.args
+    assert process.returncode is not None
+
+
+def test_without_git_no_commit_is_known(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tree))
+    assert source_commit(tree) is None

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import run_python
+from simcore.apps.process import keep_freed_memory
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
@@ -192,6 +193,7 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 
 def _child(path: Path) -> None:
+    keep_freed_memory()  # as commands do
     print(json.dumps(_import_here(path)))
 
 

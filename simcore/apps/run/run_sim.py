@@ -206,10 +206,8 @@ def run_sim(
 
         on = load_cluster(scenario.cluster, scenario.settings.hardware, force=scenario.force)
         read_prices(prices, (on,)).gpu_hour(on)  # a GPU without a price is known before the run
-    from simcore.apps.process import keep_freed_memory
     from simcore.apps.run.simulation import run_scenario
 
-    keep_freed_memory()
     own: tuple[Rule, ...] = ()
     if rules:
         from simcore.rules import load_rules

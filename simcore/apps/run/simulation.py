@@ -169,6 +169,7 @@ def run_scenario(
             )
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
+            give_back_memory()  # of which a fork would have as much
             with aside(curves, forked=page) as curved, stages.stage("writing the timeline"):
                 info = write_tables(folder, graph, result, facts)  # whether it fits may take longer
                 peaks = curved.result()

@@ -56,27 +56,28 @@ class PlayedRank:
         ops = whole_host.host_ops
         set_host_times(whole_host.launches, ops, whole_host.is_sync, now.begin_ps, now.base_ps, times)
         step_ps = int(times.end_ps.max()) if len(times.end_ps) else 0
-        of_host = RankTimes(times.ready_ps[ops], times.start_ps[ops], times.end_ps[ops])
-        return RepeatedRank(self, ops, of_host, len(times.end_ps), step_ps)
+        return RepeatedRank(self, ops, times.start_ps[ops], times.end_ps[ops], len(times.end_ps), step_ps)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RepeatedRank:
-    """One rank's times in the whole job: of the flat ops ``host_ops``, which its host does, they are kept, of
-    the others made from ``played``; all ``num_ops`` have ended at ``step_ps``.
+    """One rank's times in the whole job: of the flat ops ``host_ops``, which its host does (they start when
+    they are ready), they are kept, of the others made from ``played``; all ``num_ops`` have ended at
+    ``step_ps``.
     """
 
     played: PlayedRank
     host_ops: IntArray
-    of_host: RankTimes
+    host_start_ps: IntArray
+    host_end_ps: IntArray
     num_ops: int
     step_ps: int
 
     def times(self) -> RankTimes:
         """Of all ops."""
         times = self.played.repeated(*self.played.origins())
-        for column in ("ready_ps", "start_ps", "end_ps"):
-            getattr(times, column)[self.host_ops] = getattr(self.of_host, column)
+        times.ready_ps[self.host_ops] = times.start_ps[self.host_ops] = self.host_start_ps
+        times.end_ps[self.host_ops] = self.host_end_ps
         return times
 
 
