@@ -88,7 +88,7 @@ def said(text: str) -> dict[str, int]:
 
 def random_layouts(seed: int, count: int) -> Iterator[str]:
     """Launches of up to 32 ranks that torch can run: DDP takes no tensor-parallel parameters, and its reducer
-    stops pipelines of more than two stages.
+    stops pipelines of as many microbatches as stages.
     """
     draw = random.Random(seed)
     while count:
@@ -102,9 +102,10 @@ def random_layouts(seed: int, count: int) -> Iterator[str]:
             continue
         ep = shard if tp == pp == cp == replicate == 1 and data == "fsdp2" and draw.random() < 0.4 else 1
         chunks = draw.choice((1, 2)) if pp > 1 and data != "ddp" else 1
+        more = (2,) if data == "ddp" else (1, 2)
         options = {
             "pp": pp, "tp": tp, "cp": cp, "replicate": replicate, "shard": shard, "ep": ep, "chunks": chunks,
-            "microbatches": pp * draw.choice((1, 2)) if pp > 1 else draw.choice((1, 3)),
+            "microbatches": pp * draw.choice(more) if pp > 1 else draw.choice((1, 3)),
             "layers": max(pp * chunks, draw.choice((2, 3, 4))),
             "hidden": draw.choice((32, 64, 96) if cp > 1 else (16, 32, 40, 48, 80)),
             "heads": 4, "clip": draw.choice((0, 1)) if data == "ddp" else 0, "log": draw.choice((0, 1)),

@@ -19,6 +19,7 @@ import torch.nn.parallel.distributed as ddp
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from workloads.tracing.fake import object_exchange
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.parameters import move
 
@@ -74,10 +75,25 @@ def _patch_reducer() -> None:
 
         return call
 
-    reducer._rebuild_buckets = on_host(reducer._rebuild_buckets)
+    reducer._rebuild_buckets = _without_mail(on_host(reducer._rebuild_buckets))
     reducer._set_static_graph = on_host(reducer._set_static_graph)
     distributed: Any = dist
     distributed.Reducer = on_host(reducer)
+
+
+def _without_mail(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The first rank of a group tells the others in which order its gradients came, as theirs do.  Where that
+    one is not run, the first of another group would answer, whose stage may have other parameters.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        box, object_exchange.mailbox = object_exchange.mailbox, None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            object_exchange.mailbox = box
+
+    return call
 
 
 #: What DTensor asks a mesh at every operation and that reads no tensor.
