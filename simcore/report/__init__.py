@@ -5,12 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from simcore.report.json_object import json_object
-from simcore.report.perfetto import default_ranks, write_perfetto
-
 if TYPE_CHECKING:
     from simcore.report.kineto import write_kineto
+    from simcore.report.perfetto import default_ranks, write_perfetto
     from simcore.report.plot import write_plot
+    from simcore.report.run_object import json_object
     from simcore.report.summary_tables import critical_path_tables, summary
 
 __all__ = [
@@ -25,8 +24,11 @@ __all__ = [
 
 _LATER = {
     "critical_path_tables": "summary_tables",
+    "default_ranks": "perfetto",
+    "json_object": "run_object",
     "summary": "summary_tables",
     "write_kineto": "kineto",
+    "write_perfetto": "perfetto",
     "write_plot": "plot",
 }
 

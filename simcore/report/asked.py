@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from simcore.timeline.info import AssumedValue, RunInfo
+if TYPE_CHECKING:
+    from simcore.graph import Workload
+    from simcore.timeline.info import WorkloadInfo
 
 WIDTH: Final = 80
 #: Keys of what a question may leave open, what moves answers most first (docs/python.md says by how much).
@@ -20,21 +22,69 @@ _CLASSES: Final = ("embedding", "dense", "transformer", "expert")
 _DEGREES: Final = ("tp", "cp", "pp", "dp", "ep", "etp")
 
 
-def asked_lines(info: RunInfo) -> list[str]:
+class Assumption(Protocol):
+    """A key that was left open, its value and why: of a description, or as a run's record keeps it."""
+
+    @property
+    def key(self) -> str:
+        """The setting, or "cluster", or "" where there is none to say it by."""
+
+    @property
+    def value(self) -> Any:
+        """What it was given."""
+
+    @property
+    def why(self) -> str:
+        """Why so."""
+
+
+class AskedJob(Protocol):
+    """A question: :class:`simcore.timeline.info.RunInfo`, or one that nothing was simulated for."""
+
+    @property
+    def workload(self) -> Workload | WorkloadInfo:
+        """The job, how it is spread and trained."""
+
+    @property
+    def cluster(self) -> Mapping[str, Any]:
+        """Its ``name`` and ``gpu``, and what else is known of it."""
+
+    @property
+    def network(self) -> str:
+        """How traffic is modelled."""
+
+    @property
+    def software(self) -> Mapping[str, Any]:
+        """Kernel choices of a described job."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What was set."""
+
+    @property
+    def asked(self) -> str:
+        """The question, as arguments of the command that asks it."""
+
+    @property
+    def assumed(self) -> Sequence[Assumption]:
+        """What was left open."""
+
+
+def asked_lines(info: AskedJob) -> list[str]:
     """Lines of at most 80 letters: where, the job, what was assumed and matters most; for a terminal."""
     lines = wrap(title(info), WIDTH, subsequent_indent="  ")
     stated = ", ".join(stated_job(info))
     lines += wrap(stated, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     matter = what_matters(info)
     if matter:
-        text = f"* assumed; what matters most: {', '.join(one.flag for one in matter)}"
+        text = f"* assumed; what matters most: {', '.join(flag_of(one) for one in matter)}"
         lines += _wrapped_flags(text)
     elif "*" in "".join(lines):
         lines.append("  * assumed")
     return lines
 
 
-def title(info: RunInfo) -> str:
+def title(info: AskedJob) -> str:
     """The workload and where it runs."""
     gpu = info.cluster.get("gpu", {})
     gpus = info.workload.world_size
@@ -46,22 +96,32 @@ def title(info: RunInfo) -> str:
     )
 
 
-def stated_job(info: RunInfo) -> list[str]:
+def stated_job(info: AskedJob) -> list[str]:
     """The job part by part: "TP8 x PP4", "global batch 512*", ...; a star marks what was assumed."""
     return [part for part in _parts(info) if part]
 
 
-def what_matters(info: RunInfo, count: int = _NAMED) -> list[AssumedValue]:
+def what_matters(info: AskedJob, count: int = _NAMED) -> list[Assumption]:
     """Of what was assumed the values that move the answer most, with flags that say others."""
-    by_key = {one.key: one for one in info.assumed if one.flag}
-    if info.workload.counted == "samples":
+    by_key = {one.key: one for one in info.assumed if flag_of(one)}
+    if _counts_samples(info):
         by_key.pop("training.seq", None)  # samples have no tokens
     if "moe" not in info.workload.model:
         by_key.pop("parallel.ep", None)  # nothing to spread
     return [by_key[key] for key in MATTERS if key in by_key][:count]
 
 
-def job_object(info: RunInfo) -> dict[str, Any]:
+def flag_of(assumed: Assumption) -> str:
+    """The option that says it, and so changes it; "" where there is none."""
+    key, value = assumed.key, assumed.value
+    if not key or value is None:
+        return ""
+    value = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    text = str(value).lower() if isinstance(value, bool) else f"{value}"
+    return f"--cluster {text}" if key == "cluster" else f"--set {key}={text}"
+
+
+def job_object(info: AskedJob) -> dict[str, Any]:
     """The complete job by section, as far as it is known: of a recording little is."""
     options, workload = info.workload.options, info.workload
     gpu = info.cluster.get("gpu", {})
@@ -93,7 +153,7 @@ def job_object(info: RunInfo) -> dict[str, Any]:
     }
 
 
-def _parts(info: RunInfo) -> Iterator[str]:
+def _parts(info: AskedJob) -> Iterator[str]:
     job, workload = job_object(info), info.workload
     parallel, training = job["parallel"], job["training"]
     yield _degrees(info, parallel)
@@ -115,7 +175,7 @@ def _parts(info: RunInfo) -> Iterator[str]:
         batch = f"{_global_batch(info):,}{_star(info, 'training.global_batch')}"
         length = f"of {workload.seq_len:,}{_star(info, 'training.seq')} tokens"
         if workload.seq_len:
-            yield f"global batch {batch} {'samples' if workload.counted == 'samples' else length}"
+            yield f"global batch {batch} {'samples' if _counts_samples(info) else length}"
         else:
             yield f"{workload.tokens_per_step:,} tokens a step"
         micro = f"{workload.micro_batch_size}{_star(info, 'training.micro_batch')}"
@@ -133,7 +193,7 @@ def _parts(info: RunInfo) -> Iterator[str]:
         yield f"kernels of a {kernels!r} build{_star(info, 'workload.kernels')}"
 
 
-def _degrees(info: RunInfo, parallel: Mapping[str, Any]) -> str:
+def _degrees(info: AskedJob, parallel: Mapping[str, Any]) -> str:
     """Degrees that are not 1, or that there is one GPU alone."""
     shown = [
         f"{name.upper()}{size}{_star(info, f'parallel.{name}')}"
@@ -145,13 +205,17 @@ def _degrees(info: RunInfo, parallel: Mapping[str, Any]) -> str:
     return " x ".join(shown)
 
 
-def _global_batch(info: RunInfo) -> int:
+def _global_batch(info: AskedJob) -> int:
     workload = info.workload
     said = workload.options.get("training", {}).get("global_batch")
     return int(said or (workload.tokens_per_step // workload.seq_len if workload.seq_len else 0))
 
 
-def _star(info: RunInfo, key: str) -> str:
+def _counts_samples(info: AskedJob) -> bool:
+    return info.workload.seq_len == 1
+
+
+def _star(info: AskedJob, key: str) -> str:
     return "*" if any(one.key == key for one in info.assumed) else ""
 
 

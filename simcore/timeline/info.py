@@ -219,15 +219,6 @@ class AssumedValue(_RunRecord):
     value: Any = None
     why: str = ""
 
-    @property
-    def flag(self) -> str:
-        """The option that says it, and so changes it; "" where there is none."""
-        if not self.key or self.value is None:
-            return ""
-        value = ",".join(map(str, self.value)) if isinstance(self.value, list | tuple) else self.value
-        text = str(value).lower() if isinstance(value, bool) else f"{value}"
-        return f"--cluster {text}" if self.key == "cluster" else f"--set {self.key}={text}"
-
 
 class RunInfo(_RunRecord):
     """Everything about a run that is not a row.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simcore.graph import Graph, GraphBuilder, TemplateBuilder
 from simcore.graph.schedules import (
@@ -71,6 +71,34 @@ def schedule_of(
     return schedule, parallel.placement
 
 
+def workload_of(job: Job) -> dict[str, Any]:
+    """Fields of :class:`simcore.graph.Workload` beside the number of ranks: what the graph is a graph of."""
+    p, t = job.parallel, job.training
+    samples = t.global_batch
+    return {
+        "name": job.model.name,
+        "dims": {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp, **p.further_degrees},
+        "num_microbatches": job.num_microbatches,
+        "micro_batch_size": t.micro_batch,
+        "seq_len": t.seq,
+        "tokens_per_step": samples * t.seq,
+        "precision": t.precision,
+        "framework": f"generated ({job.software.name})",
+        "model": {
+            **job.model.model_dump(exclude_none=True),
+            "model_flops_per_step": job.pieces.model_flops_per_sample * samples,
+            "model_flops_full_per_step": job.pieces.model_flops_full_per_sample * samples,
+        },
+        "options": {
+            "kernels": "flash",
+            "generated": True,
+            "recompute": t.recompute,
+            "parallel": p.model_dump(exclude={"strategy"} if p.strategy == StrategySpec() else None),
+            "training": t.model_dump(),
+        },
+    }
+
+
 class _Variant(NamedTuple):
     """What makes two actions' templates differ."""
 
@@ -95,31 +123,7 @@ class _Pair(NamedTuple):
 class _Generator:
     def __init__(self, job: Job) -> None:
         self._job = job
-        p, t = job.parallel, job.training
-        samples = t.global_batch
-        self._build = GraphBuilder(
-            p.world_size,
-            name=job.model.name,
-            dims={"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp, **p.further_degrees},
-            num_microbatches=job.num_microbatches,
-            micro_batch_size=t.micro_batch,
-            seq_len=t.seq,
-            tokens_per_step=samples * t.seq,
-            precision=t.precision,
-            framework=f"generated ({job.software.name})",
-            model={
-                **job.model.model_dump(exclude_none=True),
-                "model_flops_per_step": job.pieces.model_flops_per_sample * samples,
-                "model_flops_full_per_step": job.pieces.model_flops_full_per_sample * samples,
-            },
-            options={
-                "kernels": "flash",
-                "generated": True,
-                "recompute": t.recompute,
-                "parallel": p.model_dump(exclude={"strategy"} if p.strategy == StrategySpec() else None),
-                "training": t.model_dump(),
-            },
-        )
+        self._build = GraphBuilder(job.parallel.world_size, **workload_of(job))
         job.mesh.declare(self._build)
         self._members = members_of(job)
         self._messages = MessageWriter(job)

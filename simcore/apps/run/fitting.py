@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,8 @@ from simcore.memory import (
     StageNeed,
     verdict,
 )
+from simcore.records import dataclass
+from simcore.report.asked import asked_lines
 from simcore.units import GIB, room_unit
 
 if TYPE_CHECKING:
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
 
     from simcore.apps.run.loading import Loaded
     from simcore.apps.run.scenario import Scenario
-    from simcore.graph import Graph
+    from simcore.graph import Graph, Workload
     from simcore.memory.played import PlayedStage
     from simcore.memory.recorded import HeldSizes
+    from workloads.jobs import Assumed, Description
     from workloads.parallel.job import Described
 
 #: Stages whose closed form is further below the fullest one's than played stages are off it cannot be it.
@@ -145,7 +148,7 @@ def remedies(found: Loaded, scenario: Scenario, available_bytes: int, *, timed: 
     fitting = [one for one in fitting if verdict_of(available_bytes, played(one.job)).word != "does not fit"]
     if not fitting:
         return [*tables, *what_fits(found.description, available_bytes)]
-    setup = replace(setup_of(scenario), noise_sigma=0.0, rank_gpus={})
+    setup = dataclasses.replace(setup_of(scenario), noise_sigma=0.0, rank_gpus={})
     before = run(found.graph, found.cluster, setup).step_s
     costs = [(run(one.job.graph(), found.cluster, setup).step_s / before - 1, one) for one in fitting]
     return tables + [
@@ -165,6 +168,7 @@ def memory_answer(
     from simcore.memory import peak_memory
 
     memory: Sequence[ProgramMemory] = ()
+    job, graph = None, None
     if scenario.described is not None:
         if scenario.settings.allocator is not None:
             raise InputError("memory.allocator is of traced programs; a described job has software.allocator")
@@ -201,10 +205,49 @@ def memory_answer(
     helps: list[str] = []
     if said.word != "fits" and scenario.described is not None:
         helps = remedies(loaded(scenario), scenario, said.available_bytes)
+    asked = _question(scenario, cluster, job, graph)
     shown |= {"outside_bytes": outside.as_object(), "would_fit": helps}
+    shown["assumed"] = [dataclasses.asdict(one) for one in asked.assumed]
     source = f"the margin is half of what the middle 80% of measured over predicted span: {said.source}"
     would = [part for line in helps for part in wrap(line, _WIDTH, subsequent_indent="  ")]
-    return [*wrap(lines[0], _WIDTH), *would, *lines[1:], *wrap(source, _WIDTH)], shown
+    return [*wrap(lines[0], _WIDTH), *would, *asked_lines(asked), *lines[1:], *wrap(source, _WIDTH)], shown
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked, for :func:`simcore.report.asked.asked_lines`."""
+
+    workload: Workload
+    cluster: Mapping[str, Any]
+    network: str
+    software: Mapping[str, Any]
+    settings: Mapping[str, str]
+    assumed: Sequence[Assumed]
+    asked: str = ""
+
+
+def _question(
+    scenario: Scenario, cluster: ClusterSpec, job: Description | None, graph: Graph | None
+) -> _Question:
+    from simcore.apps.run.loading import assumed_of
+    from simcore.graph import Workload
+
+    if job is not None:
+        from workloads.parallel.generate import workload_of
+        from workloads.parallel.job import Job
+
+        workload = Workload(world_size=job.parallel.world_size, **workload_of(Job.of(job)))
+    else:
+        assert graph is not None, "a workload is a description or a graph"
+        workload = graph.workload
+    return _Question(
+        workload,
+        {"name": cluster.name, "gpu": {"name": cluster.gpu.name}},
+        scenario.network,
+        {} if job is None else {"name": job.software.name, "fp8_recipe": job.software.fp8_recipe},
+        scenario.settings.given,
+        assumed_of(scenario, job, graph),
+    )
 
 
 def _stage_lines(

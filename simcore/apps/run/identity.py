@@ -21,7 +21,7 @@ from workloads.jobs import Description
 _CODE: Final = {
     "simcore": (
         "analysis", "clock.py", "collectives", "cost", "elementary.py", "engine", "graph", "hardware",
-        "interference", "memory", "network", "registry.py", "report/json_object.py", "run.py", "symmetry",
+        "interference", "memory", "network", "registry.py", "report/run_object.py", "run.py", "symmetry",
         "tables.py", "timeline", "units.py",
     ),
     "simcore.apps": ("run",),

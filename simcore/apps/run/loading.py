@@ -21,7 +21,7 @@ from simcore.units import Number
 
 if TYPE_CHECKING:
     from simcore.interference import LearnedInterference
-    from workloads.jobs import Description
+    from workloads.jobs import Assumed, Description
 
 _LATENCY: Final = Number("time", at_most=1)
 _INTERFERENCES: Final = ("shared", "learned")
@@ -121,6 +121,26 @@ def loaded_cluster(scenario: Scenario) -> tuple[ClusterSpec, Description | None]
         return cluster, None
     job = scenario.described.complete(cluster)
     return load_cluster(scenario.cluster, {**job.gpu, **settings.hardware}, force=scenario.force), job
+
+
+def assumed_of(scenario: Scenario, job: Description | None, graph: Graph | None = None) -> list[Assumed]:
+    """What the question left open, what is not the job's own first; ``graph``: of what is no description."""
+    from workloads.jobs import Assumed
+
+    assumed = []
+    if scenario.usual_cluster:
+        assumed.append(Assumed("cluster", scenario.cluster, "as none is named"))
+    if job is not None:
+        assumed += job.assumed
+    elif (
+        graph is not None
+        and not scenario.settings.kernels
+        and (kernels := kernel_mapping(graph, scenario.settings))
+    ):
+        why = f"kernels of the build that is usual for {graph.workload.precision}"
+        if kernels:
+            assumed.append(Assumed("workload.kernels", kernels, why))
+    return assumed
 
 
 def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:

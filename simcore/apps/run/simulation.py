@@ -16,7 +16,15 @@ from simcore.apps.run.band import stated_band
 from simcore.apps.run.beside import beside_analysis
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
-from simcore.apps.run.loading import Loaded, check_dims, check_world, kernel_mapping, loaded, rank_gpus
+from simcore.apps.run.loading import (
+    Loaded,
+    assumed_of,
+    check_dims,
+    check_world,
+    kernel_mapping,
+    loaded,
+    rank_gpus,
+)
 from simcore.apps.run.memory_curves import write_memory_curves
 from simcore.apps.run.question import RunQuestion, asked_of, rule_files, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
@@ -225,6 +233,7 @@ def _facts(
 ) -> RunFacts:  # fmt: skip
     """What the writer cannot know.  Waits for the verdict on memory."""
     memory, fits = fitted.result()
+    assumed = assumed_of(scenario, found.description, found.graph)
     told = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
     band, nearest = stated_band(
         ran.step_s, graph.workload, cluster.gpu,
@@ -235,27 +244,12 @@ def _facts(
         asked=question.text,
         question=question.key,
         software=found.software,
-        assumed=_assumed(found, scenario),
+        assumed=tuple(AssumedValue(key=one.key, value=one.value, why=one.why) for one in assumed),
         band=band,
         nearest=nearest,
         warnings=(*_tight(fits), *warned, *told.warnings),
         assumptions=(*told.assumptions, f"memory {fits}, by {fits.source}", *added),
     )
-
-
-def _assumed(found: Loaded, scenario: Scenario) -> tuple[AssumedValue, ...]:
-    """What the question left open, what is not the job's own first."""
-    assumed = []
-    if scenario.usual_cluster:
-        assumed.append(AssumedValue(key="cluster", value=scenario.cluster, why="as none is named"))
-    if found.description is not None:
-        assumed += [
-            AssumedValue(key=one.key, value=one.value, why=one.why) for one in found.description.assumed
-        ]
-    elif not scenario.settings.kernels and (kernels := kernel_mapping(found.graph, scenario.settings)):
-        why = f"kernels of the build that is usual for {found.graph.workload.precision}"
-        assumed.append(AssumedValue(key="workload.kernels", value=kernels, why=why))
-    return tuple(assumed)
 
 
 def _tight(fits: MemoryVerdict) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ from simcore.analysis.critical_path import CriticalPath, critical_path
 from simcore.analysis.links import step_links
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.waterfall import PARTS, Waterfall
-from simcore.report.asked import stated_job, title
-from simcore.report.json_object import json_object
+from simcore.report.asked import flag_of, stated_job, title
 from simcore.report.page.charts import memory_chart, pipeline_chart, roofline_chart
 from simcore.report.page.document import Cell, bars, details, lines, section, table, write_document
 from simcore.report.page.tables import kernel_section, links_section, path_section
+from simcore.report.run_object import json_object
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
 from simcore.units import format_bytes, format_time, ps_from_s, s_from_ps
@@ -137,7 +137,7 @@ def _band_said(info: RunInfo) -> Iterator[str]:
 
 def _assumed(info: RunInfo) -> str:
     rows = [
-        (one.key or "-", f"{one.value}" if one.key else "", one.why, one.flag.partition("=")[0] or "")
+        (one.key or "-", f"{one.value}" if one.key else "", one.why, flag_of(one).partition("=")[0] or "")
         for one in info.assumed
     ]
     parts = []

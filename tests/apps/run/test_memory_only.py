@@ -27,6 +27,9 @@ def test_what_fits_says_its_room_and_the_largest_tensors(run: Run) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("fits on every stage, least room ")
     assert "(stage 0) +-" in lines[0]
+    assert lines[1].startswith("llama3-8b on 8 GPUs (H100-SXM5-80GB) of cluster h100-8")
+    assert any("* assumed; what matters most: --set parallel.pp=1," in line for line in lines)
+    assert not any("--set training.seq" in line for line in lines)  # it was said
     assert sum(" MiB  " in line for line in lines) == 20
     assert max(map(len, lines)) <= 80
 
