@@ -68,6 +68,11 @@ _DECIMAL_PREFIXES: Final = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY_PREFIXES: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4}
 
 
+def what_counts(tokens_per_sample: int) -> str:
+    """What throughput counts: "tokens", or "samples" where a sample has but one."""
+    return "samples" if tokens_per_sample == 1 else "tokens"
+
+
 def _scaled(suffix: str, factor: Decimal = Decimal(1)) -> dict[str, Decimal]:
     return {f"{p}{suffix}": factor * 10**power for p, power in _DECIMAL_PREFIXES.items()}
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from simcore.hardware import ClusterSpec
 from simcore.records import dataclass
+from simcore.units import what_counts
 from workloads.jobs import Description
 from workloads.jobs.presets import Preset
 from workloads.models.listed import KINDS, BlockModel
@@ -50,7 +51,7 @@ class Ground:
     @property
     def counted(self) -> str:
         """What throughput counts: "tokens", or "samples" where a sample has but one."""
-        return "samples" if self.base.training.seq == 1 else "tokens"
+        return what_counts(self.base.training.seq)
 
     @property
     def length(self) -> tuple[str, int]:

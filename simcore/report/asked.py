@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from simcore.units import what_counts
+
 if TYPE_CHECKING:
     from simcore.graph import Workload
     from simcore.timeline.info import WorkloadInfo
@@ -104,7 +106,7 @@ def stated_job(info: AskedJob) -> list[str]:
 def what_matters(info: AskedJob, count: int = _NAMED) -> list[Assumption]:
     """Of what was assumed the values that move the answer most, with flags that say others."""
     by_key = {one.key: one for one in info.assumed if flag_of(one)}
-    if _counts_samples(info):
+    if what_counts(info.workload.seq_len) == "samples":
         by_key.pop("training.seq", None)  # samples have no tokens
     if "moe" not in info.workload.model:
         by_key.pop("parallel.ep", None)  # nothing to spread
@@ -173,9 +175,10 @@ def _parts(info: AskedJob) -> Iterator[str]:
         yield f"schedule {schedule}{_star(info, 'parallel.schedule')}{chunked}"
     if workload.tokens_per_step:
         batch = f"{_global_batch(info):,}{_star(info, 'training.global_batch')}"
-        length = f"of {workload.seq_len:,}{_star(info, 'training.seq')} tokens"
+        counted = what_counts(workload.seq_len)
+        length = f"of {workload.seq_len:,}{_star(info, 'training.seq')} " if counted == "tokens" else ""
         if workload.seq_len:
-            yield f"global batch {batch} {'samples' if _counts_samples(info) else length}"
+            yield f"global batch {batch} {length}{counted}"
         else:
             yield f"{workload.tokens_per_step:,} tokens a step"
         micro = f"{workload.micro_batch_size}{_star(info, 'training.micro_batch')}"
@@ -209,10 +212,6 @@ def _global_batch(info: AskedJob) -> int:
     workload = info.workload
     said = workload.options.get("training", {}).get("global_batch")
     return int(said or (workload.tokens_per_step // workload.seq_len if workload.seq_len else 0))
-
-
-def _counts_samples(info: AskedJob) -> bool:
-    return info.workload.seq_len == 1
 
 
 def _star(info: AskedJob, key: str) -> str:

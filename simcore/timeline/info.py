@@ -14,7 +14,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph.groups import ProcessGroup
 from simcore.outside import json_document, read_bytes
 from simcore.timeline.schema import RUN_FILE, SCHEMA_VERSION
-from simcore.units import format_time, ps_from_s
+from simcore.units import format_time, ps_from_s, what_counts
 
 #: A number of things.
 Count = Annotated[int, Field(ge=0)]
@@ -168,7 +168,7 @@ class WorkloadInfo(_RunRecord):
     @property
     def counted(self) -> str:
         """What ``tokens_per_step`` counts: samples where each is one thing, no sequence."""
-        return "samples" if self.seq_len == 1 else "tokens"
+        return what_counts(self.seq_len)
 
 
 class StepBand(_RunRecord):

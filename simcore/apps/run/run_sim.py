@@ -196,10 +196,11 @@ def run_sim(
         return
     if amount is not None:
         from simcore.apps.run.loading import loaded_cluster
+        from simcore.units import what_counts
 
         _, job = loaded_cluster(scenario)
         if job is not None:  # what cannot be is known before the run
-            amount.of("samples" if job.training.seq == 1 else "tokens", job.training.seq)
+            amount.of(what_counts(job.training.seq), job.training.seq)
     if prices:
         from simcore.apps.prices import read_prices
         from simcore.hardware import load_cluster

@@ -197,14 +197,15 @@ def _overlap_lines(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _worth_lines(what: str, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """By mechanism and trace: shares within bounds and added time without it."""
-    traces = found[""]
-    lines = [f"Without each mechanism, {what}: shares within 5/10/15%, time added (recorded)"]
-    heads = (f"{name[:16]} {score['recorded_added']:.1%}" for name, score in traces.items())
-    lines.append(f"  {'':44}" + "".join(f"{head:>24}" for head in heads))
-    for name, scores in found.items():
-        cells = (f"{_shares(score['within'])} {score['predicted_added']:.1%}" for score in scores.values())
-        lines.append(f"  {name or 'everything there':44}" + "".join(f"{cell:>24}" for cell in cells))
+    """By trace and mechanism: shares within bounds and added time without it."""
+    lines = [f"Without each mechanism, {what}: shares within 5/10/15%, time added"]
+    for trace, score in found[""].items():
+        lines.append(f"  {trace}: {score['recorded_added']:.1%} added as recorded")
+        lines += [
+            f"    {name or 'everything there':44}{_shares(scores[trace]['within']):>16}"
+            f"{scores[trace]['predicted_added']:>8.1%}"
+            for name, scores in found.items()
+        ]
     return lines
 
 
