@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -76,17 +78,23 @@ def bench_recipes(
     chosen = [by_id[name] for name in rows] if rows else recipes(every, most_gpus)
     found: list[Found] = []
     refused: dict[str, str] = {}
+    if not as_json:
+        print(f"{'measured s':>12}{'simulated s':>13}{'over recipe':>13}{'gap':>8}  strategy", flush=True)
     for row in chosen:
         say(f"{row.id} ...")
         try:
             found.append(beside(row, budget_s=budget))
+            lines = _lines(found[-1])
         except SimcoreError as error:
             refused[row.id] = str(error).splitlines()[0]
+            lines = [f"{row.id}: {refused[row.id]}"]
+        if not as_json:  # at once: whoever interrupts minutes of planning keeps what was found
+            print("\n".join(lines), flush=True)
     if as_json:
         shown = [{**asdict(one), "ratio": one.ratio, "lacking": one.lacking} for one in found]
         print(json.dumps({"rows": shown, "refused": refused}))
         return
-    print("\n".join(_lines(found, refused)))
+    print(_summary(found))
 
 
 def recipes(rows: Iterable[RunRow], most_gpus: int) -> list[RunRow]:
@@ -119,7 +127,7 @@ def beside(row: RunRow, *, budget_s: float) -> Found:
     from simcore.planning.words import short_form
     from workloads.jobs.published import describe
 
-    case = describe(row).cases[0]
+    cases = describe(row).cases
     with tempfile.TemporaryDirectory(prefix="bench-recipes-") as scratch:
 
         def question(name: str, said: Mapping[str, Any]) -> Question:
@@ -127,7 +135,13 @@ def beside(row: RunRow, *, budget_s: float) -> Found:
             file.write_text(yaml.safe_dump(json.loads(json.dumps(said))), encoding="utf-8")
             return asked(str(file), None, []).question
 
-        recipe, job = question("recipe", case.said), question("job", open_job(case))
+        # Of what is not published, the first that fits, else what lacks least.
+        asked_so = [(case, question("recipe", case.said)) for case in cases]
+        examined = [recipe.examined({}) for _, recipe in asked_so]
+        fitting = [number for number, one in enumerate(examined) if not one.reason]
+        leanest = min(range(len(cases)), key=lambda number: examined[number].peak_bytes or math.inf)
+        case, recipe = asked_so[fitting[0] if fitting else leanest]
+        job = question("job", open_job(case))
         done = Appraiser(recipe).simulated({})
         if done.reason:
             raise InputError(done.reason)
@@ -169,24 +183,24 @@ def _measured_s(row: RunRow, recipe: Question) -> float | None:
         return None
 
 
-def _lines(found: Sequence[Found], refused: Mapping[str, str]) -> list[str]:
-    """Two lines for each: the recipe with its measured and simulated step, then what the plan found."""
-    out = [f"{'measured s':>12}{'simulated s':>13}{'over recipe':>13}{'gap':>8}  strategy"]
-    for one in found:
-        note = f" ({one.refused})" if one.refused else ""
-        measured = "" if one.measured_s is None else f"{one.measured_s:.4g}"
-        out += [
-            f"{one.row}, {one.gpus} GPUs",
-            f"{measured:>12}{one.recipe_s:13.4g}{'':21}  {one.recipe}{note}",
-            f"{'':12}{one.best_s:13.4g}{one.ratio:13.3f}{one.gap:8.1%}  {one.best}",
-        ]
-    out += [f"{name}: {reason}" for name, reason in refused.items()]
+def _lines(one: Found) -> list[str]:
+    """The recipe with its measured and simulated step, then what the plan found."""
+    note = f": {one.refused}" if one.refused else ""
+    measured = "" if one.measured_s is None else f"{one.measured_s:.4g}"
+    return [
+        *textwrap.wrap(f"{one.row}, {one.gpus} GPUs{note}", subsequent_indent="    "),
+        f"{measured:>12}{one.recipe_s:13.4g}{'':21}  {one.recipe}",
+        f"{'':12}{one.best_s:13.4g}{one.ratio:13.3f}{one.gap:8.1%}  {one.best}",
+    ]
+
+
+def _summary(found: Sequence[Found]) -> str:
+    if not found:
+        return "no recipe could be planned"
     ratios = sorted(one.ratio for one in found)
-    if ratios:
-        slower, lacking = sum(ratio > 1.0 for ratio in ratios), sum(one.lacking for one in found)
-        out.append(
-            f"{len(ratios)} recipes: the plan's step over the recipe's {ratios[0]:.3f} to {ratios[-1]:.3f},"
-            f" {statistics.median(ratios):.3f} in the middle; {slower} are slower, {lacking} by more than the"
-            " gap: of these the space lacks something"
-        )
-    return out
+    slower, lacking = sum(ratio > 1.0 for ratio in ratios), sum(one.lacking for one in found)
+    return textwrap.fill(
+        f"{len(ratios)} recipes: the plan's step over the recipe's {ratios[0]:.3f} to {ratios[-1]:.3f},"
+        f" {statistics.median(ratios):.3f} in the middle; {slower} are slower, {lacking} by more than the"
+        " gap: of these the space lacks something"
+    )
