@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,39 +23,47 @@ from simcore.records import dataclass
 from simcore.units import MIB, format_bytes
 
 _CHUNK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
 _RATIO_FROM_BYTES = 64 * MIB  # small files may compress well by chance
 _MAX_RATIO = 250  # traces compress 10 to 40 times; a bomb a thousand times
 _MEMORY_EVERY_BYTES = 64 * MIB  # of text: how often the memory that a file will take is told ahead
 _ANALYSIS = 5  # what importing takes at most, over what reading takes: measured for 150,000 kernels
 _MAX_MEMBERS = 100_000  # of an archive
 
+_Archive = tarfile.TarFile | zipfile.ZipFile
+_Member = tarfile.TarInfo | zipfile.ZipInfo
+
 
 @dataclass(frozen=True)
 class TraceFile:
-    """One trace to be read: a file, or a member of a tar archive.  ``label`` names it in messages."""
+    """One trace to be read: a file, or a member of an archive.  ``label`` names it in messages."""
 
     path: Path
     member: str | None = None
-    info: tarfile.TarInfo | None = field(default=None, repr=False, compare=False)  # where in the archive
+    info: _Member | None = field(default=None, repr=False, compare=False)  # where in the archive
 
     @property
     def label(self) -> str:
         """The file as a user would name it."""
         return f"{self.path}:{self.member}" if self.member else str(self.path)
 
+    @property
+    def num_bytes(self) -> int:
+        """As it is stored: of a member, out of its archive."""
+        return self.path.stat().st_size if self.info is None else _size(self.info)
+
 
 def trace_files(path: Path) -> list[TraceFile]:
-    """The traces at ``path``: a file (plain or gzip), the members of a tar, or those of a folder.
+    """The traces at ``path``: a file (plain or gzip), the members of a tar or zip, or those of a folder.
 
     Errors: InputError when there is none, or the archive cannot be read.
     """
     try:
         if path.is_dir():
-            inside = sorted(inner for inner in path.iterdir() if _is_trace_name(inner.name))
-            found = [f for inner in inside if not inner.is_dir() for f in trace_files(inner)]
+            found = [file for inner in _inside(path) for file in trace_files(inner)]
         elif not path.is_file():
             raise InputError(f"{path}: {'is a device or pipe, no file' if path.exists() else 'no such file'}")
-        elif path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        elif path.name.endswith(_ARCHIVES):
             found = _members(path)
         else:
             return [TraceFile(path)]
@@ -65,34 +74,70 @@ def trace_files(path: Path) -> list[TraceFile]:
     return found
 
 
-_TRACES = (".json", ".json.gz", ".et", ".et.gz", ".csv", ".csv.gz", ".parquet")
-_CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite.gz", ".sqlite3")
+_TRACES = (".json", ".json.gz", ".et", ".et.gz", ".csv", ".csv.gz", ".parquet", ".xplane.pb")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
+_CONTAINERS = (*_ARCHIVES, ".sqlite", ".sqlite.gz", ".sqlite3")
 
 
-def _is_trace_name(name: str) -> bool:
-    return name.endswith(_TRACES + _CONTAINERS) and not name.startswith(".") and name != MANIFEST
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder that are traces by name; where it holds but one folder, those of that."""
+    inner = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    names = {path.name for path in inner}
+    found = [
+        path
+        for path in inner
+        if path.name.endswith(_TRACES + _CONTAINERS)
+        and path.name != MANIFEST
+        and not path.is_dir()
+        # XLA's profiler writes the same events as *.xplane.pb and for its viewer.
+        and path.name.removesuffix(".trace.json.gz") + ".xplane.pb" not in names
+    ]
+    folders = [path for path in inner if path.is_dir()]
+    return found or (_inside(folders[0]) if len(folders) == 1 else [])
 
 
 def _members(path: Path) -> list[TraceFile]:
     found = []
     stored = path.stat().st_size
     with _archive(path) as archive:
-        for number, member in enumerate(archive):  # the next header comes after unpacking all of this member
-            _check_size(str(path), max(member.size, archive.offset), stored)
+        for number, (member, name, needed) in enumerate(_headers(archive)):
+            _check_size(str(path), needed, stored)
             if number >= _MAX_MEMBERS:
                 raise InputError(f"{path}: more than {_MAX_MEMBERS:,} members; not read further")
-            name = member.name
-            if member.isfile() and name.endswith(_TRACES) and "/._" not in f"/{name}":
+            if name.endswith(_TRACES) and "/._" not in f"/{name}":
                 found.append(TraceFile(path, name, member))
     return sorted(found, key=lambda source: str(source.member))
 
 
+def _headers(archive: _Archive) -> Iterator[tuple[_Member, str, int]]:
+    """The members, their names ("" of what is no file), and the bytes that finding the next one unpacks."""
+    if isinstance(archive, tarfile.TarFile):
+        for entry in archive:
+            yield entry, entry.name if entry.isfile() else "", max(entry.size, archive.offset)
+        return
+    for packed in archive.infolist():
+        if packed.flag_bits & 1 or packed.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"{archive.filename}: is encrypted, or packed otherwise than deflated: unpack it"
+            )
+        yield packed, "" if packed.is_dir() else packed.filename, packed.file_size
+
+
+def _size(member: _Member) -> int:
+    return member.size if isinstance(member, tarfile.TarInfo) else member.file_size
+
+
 @contextmanager
-def _archive(path: Path) -> Iterator[tarfile.TarFile]:
+def _archive(path: Path) -> Iterator[_Archive]:
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    with readable(str(path)), tarfile.open(path, "r:gz" if packed else "r:") as archive:
-        yield archive
+        begin = file.read(2)
+    with readable(str(path)):
+        if begin == b"PK":
+            with zipfile.ZipFile(path) as zipped:
+                yield zipped
+        else:
+            with tarfile.open(path, "r:gz" if begin == _GZIP else "r:") as archive:
+                yield archive
 
 
 @contextmanager
@@ -100,10 +145,13 @@ def readable(label: str, position: Callable[[], int] | None = None) -> Iterator[
     """Turn what goes wrong while reading and decompressing into a message."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
         where = f" after {position():,} decompressed bytes" if position is not None else ""
-        early = isinstance(error, EOFError)
-        reason = "the compressed data ends too early (truncated file)" if early else str(error)
+        reason = str(error)
+        if isinstance(error, EOFError):
+            reason = "the compressed data ends too early (truncated file)"
+        elif reason.startswith("Not a gzipped file"):  # it began as one
+            reason = "other bytes follow the compressed data (two files joined, or damaged)"
         raise InputError(f"{label}: cannot be read{where}: {reason}") from None
     except OSError as error:
         raise InputError(f"{label}: cannot be read: {error.strerror or error}") from None
@@ -117,9 +165,14 @@ def opened(source: TraceFile) -> Iterator[io.BufferedReader]:
     with readable(source.label):
         if source.info is not None:
             with _archive(source.path) as archive:
-                member = archive.extractfile(source.info)
+                if isinstance(archive, zipfile.ZipFile):
+                    assert isinstance(source.info, zipfile.ZipInfo)
+                    member: IO[bytes] | None = archive.open(source.info)
+                else:
+                    assert isinstance(source.info, tarfile.TarInfo)
+                    member = archive.extractfile(source.info)
                 assert member is not None  # of a plain file's
-                yield from _plain(source, member, source.info.size)
+                yield from _plain(source, member, _size(source.info))
         else:
             with source.path.open("rb") as file:
                 yield from _plain(source, file, source.path.stat().st_size)
@@ -129,7 +182,7 @@ def _plain(source: TraceFile, stored: IO[bytes], size: int) -> Iterator[io.Buffe
     def share() -> float:
         return stored.tell() / max(1, size)
 
-    packed = stored.read(2) == b"\x1f\x8b"
+    packed = stored.read(2) == _GZIP
     stored.seek(0)
     bytes_of_file = source.path.stat().st_size if packed or source.info is not None else 0
     if packed:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
+from typing import Final
 
 from simcore.errors import InputError, nearest
 from simcore.records import dataclass
@@ -115,6 +116,9 @@ def detect_format(source: TraceFile) -> str:
     head = head_of(source)
     if not head:
         raise InputError(f"{source.label}: the file is empty")
+    for begin, end, what in _OTHERS:
+        if (begin and head.startswith(begin)) or (end and source.label.endswith(end)):
+            raise InputError(f"{source.label}: is {what}")
     for name, importer in FORMATS.items():
         if importer.recognises(source, head):
             return name
@@ -123,6 +127,26 @@ def detect_format(source: TraceFile) -> str:
         f"{source.label}: begins with {head[:16]!r}: no known trace. Known are: {known};"
         " not a profiler trace, or truncated"
     )
+
+
+#: How files begin, or end their names, that hold no trace which could be read; what they are, and what helps.
+_OTHERS: Final[tuple[tuple[bytes, tuple[str, ...], str], ...]] = (
+    (b"PK\x03\x04", (), "a zip archive: name it *.zip, or unpack it"),
+    (b"BZh", (".bz2",), "compressed by bzip2: unpack it"),
+    (b"\xfd7zXZ\0", (".xz",), "compressed by xz: unpack it"),
+    (b"\x28\xb5\x2f\xfd", (".zst",), "compressed by zstd: unpack it"),
+    (b"7z\xbc\xaf", (".7z",), "a 7z archive: unpack it"),
+    (b"\xff\xfe", (), "text in UTF-16 or UTF-32: save it in UTF-8"),
+    (b"\xfe\xff", (), "text in UTF-16: save it in UTF-8"),
+    (
+        b"",
+        (".nsys-rep", ".qdrep"),
+        "a report of Nsight Systems: make a database of it (nsys export --type sqlite)",
+    ),
+    (b"", (".ncu-rep",), "a report of Nsight Compute, which measures kernels one by one and records no run"),
+    (b"", (".pftrace", ".perfetto-trace"), "a trace of Perfetto: give what the profiler itself wrote"),
+    (b"", (".pickle", ".pkl"), "a Python pickle (of a memory snapshot?): no trace"),
+)
 
 
 def _import_function(by_format: dict[str, list[TraceFile]]) -> ImportFunction:

@@ -54,8 +54,7 @@ def _cores_beside(source: TraceFile) -> int:
     """How many forks may help to read ``source``; 0 for a small one."""
     with source.path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    size = source.path.stat().st_size if source.info is None else source.info.size
-    small = size < (_LARGE_PACKED if packed else _LARGE)
+    small = source.num_bytes < (_LARGE_PACKED if packed else _LARGE)
     if small or multiprocessing.current_process().daemon or not sys.platform.startswith("linux"):
         return 0  # elsewhere a fork of a process with threads is not safe
     return min(_MOST_FORKS, len(os.sched_getaffinity(0)) - 1)
