@@ -1,7 +1,7 @@
 """Collectives of known values: what a rank gets is known where what every rank gives is.
 
-What others give: Note [What other ranks give].  A broadcast of few elements brings what its root has
-(Note [Mail between runs]); what a scatter brings is not known.
+What others give: Note [What other ranks give].  A broadcast or a scatter of few elements brings what its root
+has (Note [Mail between runs]).
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def _arrived(name: str, args: Any, group: Any, reduce_op: str, alike: bool) -> l
     size, mine = dist.get_world_size(group), dist.get_rank(group)
     if name == "broadcast_":
         return _broadcast(args[0], group, int(args[2]))
+    if name == "scatter_":
+        return _scatter(args[0][0], args[1], group, int(args[3]))
     if name in ("allreduce_", "allreduce_coalesced_", "all_reduce"):
         reduce, given = _REDUCE.get(reduce_op), _of_all(args[0], group, alike)
         if reduce is None or given is None:
@@ -114,6 +116,19 @@ def _broadcast(tensors: Sequence[torch.Tensor], group: Any, root: int) -> list[t
         return known
     sent = box.receive_values(group, root)()
     return None if sent is None else [torch.from_numpy(values) for values in sent]
+
+
+def _scatter(part: torch.Tensor, parts: Any, group: Any, root: int) -> list[torch.Tensor] | None:
+    """This rank's part of what the rank at place ``root`` has."""
+    box, mine = object_exchange.mailbox, group.rank()
+    known = _known(parts) if mine == root else None
+    if box is not None and group.size() > 1 and part.numel() * group.size() <= MOST_INTEGERS:
+        if mine == root:
+            box.send_values(None if known is None else [_array(values) for values in known], group)
+        else:
+            sent = box.receive_values(group, root)()
+            return None if sent is None else [torch.from_numpy(sent[mine])]
+    return None if known is None else [known[mine]]
 
 
 def transfer(sends: bool, tensors: Sequence[torch.Tensor], group: Any, peer: int) -> Callable[[], None]:
