@@ -101,7 +101,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         storages,
         threads,
     )
-    from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
+    from workloads.tracing.record import bitsandbytes, deepspeed, megatron, step_marks, torch_parallel
     from workloads.tracing.stand_ins import (
         cpp_extension,
         cuda_source,
@@ -132,6 +132,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     step_marks.install()
     after_import(
         {
+            "bitsandbytes": bitsandbytes.install,
             "deepspeed": deepspeed.install,
             "torch.utils.cpp_extension": cpp_extension.install,
             "kernels": hub_kernels.take_over,

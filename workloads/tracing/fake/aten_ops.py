@@ -59,8 +59,14 @@ _LOOKED_UP = {"aten::nll_loss_forward": 0, "aten::nll_loss_backward": 1}
 #: In-place operators that change a few entries of their first tensor.
 _SCATTER = frozenset({"aten::index_put_", "aten::_index_put_impl_", "aten::scatter_", "aten::index_add_"})
 
-#: Arguments that the schema calls written, but that are only when unscaling gradients.
-_NOT_WRITTEN = frozenset({("aten::_fused_adam_", "grads"), ("aten::_fused_adamw_", "grads")})
+#: Arguments that the schema calls written, but that are not, or only when unscaling gradients.
+_NOT_WRITTEN = frozenset(
+    {
+        *((f"aten::_fused_{name}_", "grads") for name in ("adam", "adamw")),
+        *((f"bitsandbytes::optimizer_update_{kind}", "g") for kind in ("32bit", "8bit_blockwise")),
+        *(("bitsandbytes::optimizer_update_8bit_blockwise", f"qmap{number}") for number in (1, 2)),
+    }
+)
 
 #: Matrix products that add to their first tensor, unless ``beta`` is 0.
 _ADD_PRODUCT = frozenset({"aten::addmm", "aten::baddbmm"})

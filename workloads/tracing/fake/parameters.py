@@ -45,6 +45,16 @@ def _patch_parameter() -> None:
         return made
 
     parameter.__new__ = new
+    meta: Any = type(parameter)
+
+    def call(cls: Any, *args: Any, **named: Any) -> Any:
+        """``Own(data, **vars(parameter))``: what a shape has beside is not the program's."""
+        if "fake_mode" in named:
+            shape = FakeTensor.__annotations__
+            named = {name: one for name, one in named.items() if name not in shape and name[0] != "_"}
+        return type.__call__(cls, *args, **named)
+
+    meta.__call__ = call
 
 
 def _patch_shape_class() -> None:
@@ -75,6 +85,20 @@ def _patch_subclasses() -> None:
         return made
 
     tensor.as_subclass = functools.wraps(original)(as_subclass)
+    make = tensor._make_subclass
+
+    def make_subclass(cls: Any, data: torch.Tensor, *args: Any, **named: Any) -> Any:
+        if type(data) is torch.Tensor and issubclass(cls, torch.nn.Parameter) and _of_a_program(cls):
+            data = as_shape(data)
+        if not isinstance(data, FakeTensor) or not (_of_a_program(cls) or issubclass(cls, FakeTensor)):
+            return make(cls, data, *args, **named)
+        made: Any = data.detach().requires_grad_(bool(args and args[0]) or named.get("require_grad", False))
+        made.__class__ = cls if issubclass(cls, FakeTensor) else _shape_class(cls)
+        if issubclass(cls, torch.nn.Parameter):
+            made._is_param = True
+        return made
+
+    tensor._make_subclass = staticmethod(functools.wraps(make)(make_subclass))
 
 
 def _of_a_program(cls: type) -> bool:

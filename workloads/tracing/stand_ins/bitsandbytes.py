@@ -1,4 +1,4 @@
-"""bitsandbytes' optimizers: states of 8 bits in blocks, one kernel a parameter.
+"""bitsandbytes: weights of 4 bits, and optimizers: states of 8 bits in blocks, one kernel a parameter.
 
 Parameters below 4,096 elements keep states of 32 bits, as do all of an optimizer not named for 8 bits (paged
 ones, which may leave the GPU, are taken to stay).
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from workloads.tracing import kernels
+from workloads.tracing.stand_ins import four_bit_weights
 
 #: Elements from which states have 8 bits, and elements of a block that share a scale (optim/optimizer.py).
 _FEW, _BLOCK = 4096, 256
@@ -35,6 +36,7 @@ class _Optimizer(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter)
+                    torch.cuda.synchronize()  # as it does (0.49, optim/optimizer.py)
         return loss
 
     def _update(self, parameter: torch.Tensor) -> None:
@@ -73,8 +75,10 @@ def _optimizers() -> dict[str, Any]:
 
 _OPTIMIZERS = _optimizers()
 _MODULES: dict[str, dict[str, Any]] = {
-    "bitsandbytes": {"__version__": "0.48.0"},
-    "bitsandbytes.nn": {},
+    "bitsandbytes": {"__version__": "0.49.0", "matmul_4bit": four_bit_weights.matmul_4bit},
+    "bitsandbytes.functional": four_bit_weights.FUNCTIONS,
+    "bitsandbytes.nn": four_bit_weights.LAYERS,
+    "bitsandbytes.nn.modules": four_bit_weights.LAYERS,
     "bitsandbytes.optim": _OPTIMIZERS,
 }
 
@@ -84,6 +88,6 @@ def members(name: str) -> dict[str, Any] | None:
     return _MODULES.get(name)
 
 
-def submodules(name: str) -> tuple[str, ...]:
+def submodules(name: str) -> list[str]:
     """Modules that the import of ``name`` imports."""
-    return ("bitsandbytes.nn", "bitsandbytes.optim") if name == "bitsandbytes" else ()
+    return [one for one in _MODULES if one.rpartition(".")[0] == name]
