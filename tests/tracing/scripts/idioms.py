@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
 FOLDER = Path(sys.argv[1])
@@ -45,19 +44,10 @@ def broadcast(one, source=0):
 
 
 def scattered(parts, device, source=0):
-    """This rank's tensor of those that ``source`` has."""
-    found = torch.zeros_like(parts[0].to(device))
-    given = [part.to(device) for part in parts] if dist.get_rank() == source else None
-    dist.scatter(found, given, source)
+    given = [part.to(device) for part in parts]
+    found = torch.zeros_like(given[0])
+    dist.scatter(found, given if dist.get_rank() == source else None, source)
     return found.tolist()
-
-
-def sharded(one, device):
-    """Rows of this rank, and all of them."""
-    shards = distribute_tensor(
-        one, init_device_mesh(device.partition(":")[0], (dist.get_world_size(),)), [Shard(0)]
-    )
-    return [shards.to_local().tolist(), shards.full_tensor().tolist()]
 
 
 def objects_of_all(one):
@@ -351,11 +341,14 @@ def idioms(rank, ranks, device, gloo, store):
         "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
-        "scatter among ranks": lambda: scattered(
-            [t([number, 7 * rank]) for number in range(ranks)], device, ranks - 1
+        "scatter among ranks": lambda: scattered([t([one, 7 * rank]) for one in range(ranks)], device, 1),
+        "distribute_tensor": lambda: (
+            distribute_tensor(
+                torch.arange(2.0 * ranks + 1), DeviceMesh(device, list(range(ranks))), [Shard(0)]
+            )
+            .to_local()
+            .tolist()
         ),
-        "scatter of floats": lambda: scattered([t([number + 0.5]) for number in range(ranks)], device),
-        "distribute_tensor": lambda: sharded(torch.arange(2.0 * ranks + 1).view(-1, 1), device),
         "broadcast_object_list": lambda: broadcast_objects(rank, f"of {rank}"),
         "size sent": lambda: passed_on(dev([rank + 3, 5]), rank),
         "sizes sent both ways": lambda: swapped(dev([rank + 3]), rank),
