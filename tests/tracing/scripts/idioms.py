@@ -43,13 +43,6 @@ def broadcast(one, source=0):
     return one.tolist()
 
 
-def scattered(parts, device, source=0):
-    given = [part.to(device) for part in parts]
-    found = torch.zeros_like(given[0])
-    dist.scatter(found, given if dist.get_rank() == source else None, source)
-    return found.tolist()
-
-
 def objects_of_all(one):
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, one)
@@ -198,6 +191,7 @@ def blocks(mask, device):
 def idioms(rank, ranks, device, gloo, store):
     """Name -> what it gives, as plain Python."""
     t, dev = torch.tensor, (lambda *data, **options: torch.tensor(*data, device=device, **options))
+    last = rank == ranks - 1
     layer = seeded(lambda: nn.Linear(3, 2))
     batch = {"ids": torch.arange(6).view(2, 3), "mask": torch.ones(2, 3, dtype=torch.bool)}
     return {
@@ -341,7 +335,10 @@ def idioms(rank, ranks, device, gloo, store):
         "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
-        "scatter among ranks": lambda: scattered([t([one, 7 * rank]) for one in range(ranks)], device, 1),
+        "scatter among ranks": lambda: after(
+            lambda one: dist.scatter(one, [dev([to, 7]) for to in range(ranks)] if last else None, ranks - 1),
+            dev([0, 0]),
+        ).tolist(),
         "distribute_tensor": lambda: (
             distribute_tensor(
                 torch.arange(2.0 * ranks + 1), DeviceMesh(device, list(range(ranks))), [Shard(0)]
