@@ -191,7 +191,6 @@ def blocks(mask, device):
 def idioms(rank, ranks, device, gloo, store):
     """Name -> what it gives, as plain Python."""
     t, dev = torch.tensor, (lambda *data, **options: torch.tensor(*data, device=device, **options))
-    last = rank == ranks - 1
     layer = seeded(lambda: nn.Linear(3, 2))
     batch = {"ids": torch.arange(6).view(2, 3), "mask": torch.ones(2, 3, dtype=torch.bool)}
     return {
@@ -336,8 +335,10 @@ def idioms(rank, ranks, device, gloo, store):
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
         "scatter among ranks": lambda: after(
-            lambda one: dist.scatter(one, [dev([to, 7]) for to in range(ranks)] if last else None, ranks - 1),
-            dev([0, 0]),
+            lambda one: dist.scatter(
+                one, [dev([n]) for n in range(ranks)] if rank + 1 == ranks else None, ranks - 1
+            ),
+            dev([9]),
         ).tolist(),
         "distribute_tensor": lambda: (
             distribute_tensor(
