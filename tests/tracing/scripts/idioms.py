@@ -334,10 +334,6 @@ def idioms(rank, ranks, device, gloo, store):
         "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
-        "scatter among ranks": lambda: after(
-            lambda one: dist.scatter(
-                one, [dev([n]) for n in range(ranks)] if rank + 1 == ranks else None, ranks - 1
-            ),
             dev([9]),
         ).tolist(),
         "distribute_tensor": lambda: (
