@@ -334,8 +334,6 @@ def idioms(rank, ranks, device, gloo, store):
         "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
-            dev([9]),
-        ).tolist(),
         "distribute_tensor": lambda: (
             distribute_tensor(
                 torch.arange(2.0 * ranks + 1), DeviceMesh(device, list(range(ranks))), [Shard(0)]
