@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Generator, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event, Timeout
@@ -36,8 +37,13 @@ class Player(Protocol):
         """
         ...
 
-    def record(self) -> None:
-        """The rank's record is laid out: add the times of what was answered for."""
+    @property
+    def outcome(self) -> object:
+        """What :meth:`record` depends on: players of equal ones on one tape add the same."""
+        ...
+
+    def record(self) -> int:
+        """The rank's record is laid out: add the times of what was answered for; returns of how many ops."""
         ...
 
 
@@ -253,6 +259,18 @@ class Rank:
         """Times of the ops of an item of their own."""
         self._noted.extend((int(self.tape.first_op[number]), len(starts), *starts, *ends))
 
+    def outcome(self) -> tuple[bytes, object]:
+        """What times of ops are made of, as a digest: equal ones of one tape are equal times.
+
+        Where several things happened to a rank at once, equal times may have different ones.
+        """
+        told = sha256()
+        for values in (self.host_begin, self.host_base):
+            told.update(array("q", values))
+        for column in (self.item_ready, self.item_start, self.item_end, self._noted):
+            told.update(column)
+        return told.digest(), None if self.player is None else self.player.outcome
+
     def lay_out(self) -> None:
         """Everything has been played: times of ops in columns of their own."""
         columns = [array("q", [-1]) * len(self.tape.order) for _ in range(2)]
@@ -264,4 +282,9 @@ class Rank:
                 column[first : first + count] = noted[at : at + count]
                 at += count
         self.op_start, self.op_end = columns
+        self._noted = array("q")
+
+    def forget(self) -> None:
+        """The record is used up."""
+        self.item_ready = self.item_start = self.item_end = self.op_start = self.op_end = array("q")
         self._noted = array("q")

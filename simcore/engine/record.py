@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TypeVar
@@ -14,6 +13,7 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.engine.launches import set_host_times
 from simcore.engine.rank import Rank
 from simcore.engine.result import Int32Array, LinkCounters, LinkLog, RankTimes
+from simcore.engine.tape import Tape
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from simcore.network.fluid import FluidNetwork
@@ -25,24 +25,34 @@ _T = TypeVar("_T", bound=np.generic)
 _BLOCK_ROWS = 1 << 18  # rows of link counters that are worked out at a time
 
 
-def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[RankTimes, ...]:
-    """Times of every flat op of each rank; ranks that did the same at the same time share them.
+def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[tuple[RankTimes, ...], int]:
+    """Times of every flat op of each rank; ranks that did the same at the same time share them.  And how many
+    op executions players answered for.
 
     ``kind`` is the op-table column.  The records of the ranks are used up.
     """
+    outcomes: dict[tuple[Tape, object], tuple[RankTimes, int]] = {}
     known: dict[tuple[int, ...], list[RankTimes]] = {}  # by sums, few of which are equal by chance
     found = []
+    num_answered = 0
     for rank in ranks:
-        rank.lay_out()
-        if rank.player is not None:
-            rank.player.record()
-        times = _rank_times(rank, kind)
-        alike = known.setdefault(tuple(int(column.sum()) for column in _columns(times)), [])
-        same = next((one for one in alike if all(map(np.array_equal, _columns(one), _columns(times)))), None)
-        if same is None:
-            alike.append(times)
-        found.append(times if same is None else same)
-    return tuple(found)
+        key = (rank.tape, rank.outcome())
+        if key not in outcomes:
+            rank.lay_out()
+            answered = rank.player.record() if rank.player is not None else 0
+            times = _rank_times(rank, kind)
+            columns = _columns(times)
+            alike = known.setdefault(tuple(int(column.sum()) for column in columns), [])
+            same = (one for one in alike if all(map(np.array_equal, _columns(one), columns)))
+            shared = next(same, times)
+            if shared is times:
+                alike.append(times)
+            outcomes[key] = shared, answered
+        rank.forget()
+        times, answered = outcomes[key]
+        found.append(times)
+        num_answered += answered
+    return tuple(found), num_answered
 
 
 def _columns(times: RankTimes) -> tuple[IntArray, ...]:
@@ -65,7 +75,6 @@ def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     ready = start.copy()
     item_ready = np.array(rank.item_ready, dtype=np.int64)[tape.item_of]
     ready[item_ready >= 0] = item_ready[item_ready >= 0]
-    rank.item_ready = rank.item_start = rank.item_end = rank.op_start = rank.op_end = array("q")  # used up
     size = len(tape.flat)
     flat = RankTimes(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
     flat.ready_ps[tape.order], flat.start_ps[tape.order], flat.end_ps[tape.order] = ready, start, end

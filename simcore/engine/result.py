@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import field
-from typing import Generic, TypeVar, overload
+from dataclasses import field, replace
+from typing import Generic, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from simcore.graph.ops import IntArray
 from simcore.records import dataclass
 
 _T = TypeVar("_T", bound=np.generic)
+_Made = TypeVar("_Made")
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -32,8 +34,22 @@ class RankTimes:
     end_ps: IntArray
 
 
+class MadeAnew(Sequence[_Made]):
+    """By class of ranks, what is made of something smaller whenever somebody asks for it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def origin(self, number: int) -> object:
+        """What that of a class is made of."""
+
+    @abstractmethod
+    def of(self, numbers: Sequence[int]) -> Self:
+        """Only those of some classes."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
-class PlayedOut(Sequence[npt.NDArray[_T]], Generic[_T]):
+class PlayedOut(MadeAnew[npt.NDArray[_T]], Generic[_T]):
     """What rows of the op table of ``graph`` say, ``by_row`` of each class of ranks.
 
     The column of a class, by flat op of its ``program``, is there only while somebody looks at it: rows are
@@ -57,10 +73,23 @@ class PlayedOut(Sequence[npt.NDArray[_T]], Generic[_T]):
         program = self.graph.programs[self.program[number]]
         return self.by_row[number][self.graph.flat_ops(program).row]
 
+    def origin(self, number: int) -> object:
+        """See :class:`MadeAnew`."""
+        return self.by_row[number]
 
-def alike(columns: Sequence[npt.NDArray[_T]], rank_class: int) -> int:
+    def of(self, numbers: Sequence[int]) -> PlayedOut[_T]:
+        """See :class:`MadeAnew`."""
+        program = tuple(self.program[number] for number in numbers)
+        return PlayedOut(self.graph, program, tuple(self.by_row[number] for number in numbers))
+
+
+def alike(columns: Sequence[object], rank_class: int) -> int:
     """The same number for classes of one program whose columns are one and the same."""
-    return id(columns.by_row[rank_class] if isinstance(columns, PlayedOut) else columns[rank_class])
+    return id(columns.origin(rank_class) if isinstance(columns, MadeAnew) else columns[rank_class])
+
+
+def _of(columns: Sequence[_Made], numbers: Sequence[int]) -> Sequence[_Made]:
+    return columns.of(numbers) if isinstance(columns, MadeAnew) else [columns[number] for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -132,3 +161,23 @@ class SimulationResult:
     def times_of(self, rank: int) -> RankTimes:
         """Times of one rank, those of its class."""
         return self.times[int(self.class_of[rank])]
+
+    def told_once(self, graph: Graph) -> SimulationResult:
+        """Where every rank was simulated: those that did the same at the same times as one class."""
+        if len(self.representatives) < len(self.class_of):
+            return self
+        programs = graph.program_of_rank[self.representatives].tolist()
+        number: dict[tuple[int, ...], int] = {}
+        first: list[int] = []
+        class_of = np.zeros(len(programs), dtype=np.int64)
+        times, alone_ps, plan_of = self.times, self.alone_ps, self.plan_of
+        for c, program in enumerate(programs):
+            key = (program, alike(times, c), alike(alone_ps, c), alike(plan_of, c))
+            if key not in number:
+                number[key] = len(first)
+                first.append(c)
+            class_of[c] = number[key]
+        return replace(
+            self, class_of=class_of[self.class_of], representatives=self.representatives[first],
+            times=_of(times, first), alone_ps=_of(alone_ps, first), plan_of=_of(plan_of, first),
+        )  # fmt: skip

@@ -50,7 +50,7 @@ class Aid:
 
     ``execution``: what a sequence of kernels runs as; GPUs keep it, so it must not hold the aid, which would
     then outlive the job.  ``num_events``: what was played apart.  ``num_ops``: op executions that were no
-    event of their own, by who answered for them.
+    event of their own, by who answered for them, other than players.
     """
 
     execution: Callable[[Processor, KernelSequence, int], Execution] = Execution
@@ -242,7 +242,7 @@ class _Played:
         # Sorting it takes several columns as long as it is: the times of all ops are made after that.
         told = self.fluid if job.counters else None
         log = link_log(told, job.aid.log()) if told is not None else None
-        times = all_times(ranks, kind)
+        times, in_cells = all_times(ranks, kind)
         table = PlanTable(len(kind))
         programs = tuple(job.graph.program_of_rank[parts.representatives].tolist())
         plan_of = PlayedOut(job.graph, programs, tuple(table.of_rank(rank) for rank in ranks))
@@ -271,7 +271,7 @@ class _Played:
             engine_events=self.events,
             resources=job.topology.links.names if self.fluid is not None else (),
             log=log,
-            answered=Answered(total, total - int(sizes.sum()), **job.aid.num_ops),
+            answered=Answered(total, total - int(sizes.sum()), cells=in_cells, **job.aid.num_ops),
             warnings=tuple(warnings),
         )
 

@@ -88,8 +88,11 @@ def write_tables(
 ) -> RunInfo:
     """Write the files of a run into an existing folder (see :func:`simcore.files.whole_folder`).
 
-    What gives ``facts`` is called when the tables stand.
+    What gives ``facts`` is called when the tables stand.  Ranks that were simulated one by one and did the
+    same at the same times share rows, as those do of which one was simulated.
     """
+    num_simulated = len(result.representatives)
+    result = result.told_once(graph)
     with asked_commit() as answer:
         digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
         pa.default_memory_pool().release_unused()  # what rows were encoded in
@@ -116,7 +119,7 @@ def write_tables(
         seed=facts.seed,
         step_ps=result.step_ps,
         engine_events=result.engine_events,
-        num_rank_classes=len(result.representatives),
+        num_rank_classes=num_simulated,
         digest=digest,
         flops=flop_counts(graph),
         peak_flops_per_s=facts.peak_flops_per_s,

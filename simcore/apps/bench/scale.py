@@ -68,7 +68,7 @@ def _simulate_here(workload: str, gpus: int, fold: bool, began_s: float, folder:
     wall_s, cpu_s = time.time() - began_s, time.process_time()
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     info = outcome.info
-    kernels = _num_kernels(outcome.run_dir)
+    kernels = _num_kernels(outcome.run_dir, each=not fold)
     files = {file.name: file.stat().st_size for file in outcome.run_dir.iterdir()}
     return {
         "gpus": gpus,
@@ -87,8 +87,10 @@ def _simulate_here(workload: str, gpus: int, fold: bool, began_s: float, folder:
     }
 
 
-def _num_kernels(run_dir: Path) -> int:
-    """Kernels, copies and communication in the rows of a timeline: without what only the host does."""
+def _num_kernels(run_dir: Path, *, each: bool) -> int:
+    """Kernels, copies and communication in a timeline, without what only the host does: of those ranks that
+    stand for others, or of ``each``.
+    """
     from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
     from simcore.timeline import Timeline
 
@@ -97,7 +99,7 @@ def _num_kernels(run_dir: Path) -> int:
     for rows in Timeline.open(run_dir).representatives(("kind",)):
         codes, names = rows.strings("kind")
         wanted = [code for code, name in enumerate(names) if name in executed]
-        count += int(sum((codes == code).sum() for code in wanted))
+        count += int(sum((codes == code).sum() for code in wanted)) * (rows.num_ranks if each else 1)
     return count
 
 

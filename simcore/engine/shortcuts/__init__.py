@@ -121,8 +121,7 @@ class _Shortcuts(Aid):
     @property
     def num_ops(self) -> dict[str, int]:
         """See :class:`simcore.engine.simulate.Aid`."""
-        counted = {"runs": self._runs, "cells": self._solos}
-        return {name: book.num_ops for name, book in counted.items() if book is not None}
+        return {} if self._runs is None else {"runs": self._runs.num_ops}
 
     def begin(self, graph: Graph, network: FluidNetwork, communicators: Communicators) -> None:
         """See :class:`simcore.engine.simulate.Aid`."""

@@ -79,6 +79,12 @@ class Bookings:
         self.begin_ps.append(begin_ps)
         self.number.append(number)
 
+    @property
+    def outcome(self) -> object:
+        """What :meth:`record` depends on."""
+        stretches = tuple((one.times, one.first, one.stop) for one in self.stretches)
+        return stretches, self.stretch.tobytes(), self.place.tobytes(), self.begin_ps.tobytes()
+
     def record(self, rank: Rank, cells: Cells) -> int:
         """Add the times of what is booked to the rank's record; returns of how many ops."""
         if not self.stretches:

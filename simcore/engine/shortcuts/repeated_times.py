@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
 from simcore.engine.launches import set_host_times
-from simcore.engine.result import RankTimes
+from simcore.engine.result import MadeAnew, RankTimes
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RepeatedRank:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class RepeatedTimes(Sequence[RankTimes]):
+class RepeatedTimes(MadeAnew[RankTimes]):
     """Times by class of ranks."""
 
     ranks: tuple[RepeatedRank, ...]
@@ -98,3 +98,11 @@ class RepeatedTimes(Sequence[RankTimes]):
         if isinstance(number, slice):
             return [rank.times() for rank in self.ranks[number]]
         return self.ranks[number].times()
+
+    def origin(self, number: int) -> RepeatedRank:
+        """See :class:`MadeAnew`."""
+        return self.ranks[number]
+
+    def of(self, numbers: Sequence[int]) -> RepeatedTimes:
+        """See :class:`MadeAnew`."""
+        return RepeatedTimes(tuple(self.ranks[number] for number in numbers))

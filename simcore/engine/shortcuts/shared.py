@@ -25,7 +25,6 @@ class Shared:
 
     network: FluidNetwork
     book: CellBook
-    num_ops: int = 0
     num_booked: int = 0
     booked: list[Bookings] = field(default_factory=list)
     chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)

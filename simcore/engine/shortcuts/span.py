@@ -136,9 +136,14 @@ class Solo:
         self._bookings.add(times, 0, 1, plans, chain.place + cell, begin_ps, self.shared.num_booked)
         self.shared.num_booked += 1
 
-    def record(self) -> None:
+    @property
+    def outcome(self) -> object:
         """See :class:`simcore.engine.rank.Player`."""
-        self.shared.num_ops += self._bookings.record(self.rank, self.cells)
+        return self.cells, self._bookings.outcome
+
+    def record(self) -> int:
+        """See :class:`simcore.engine.rank.Player`."""
+        return self._bookings.record(self.rank, self.cells)
 
     def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
         """Numbers in the network's log of the plans of a pattern's calls (:data:`UNTOLD`: others note what it
