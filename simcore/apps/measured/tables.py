@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ Needed = Collection[str] | Callable[[Collection[str]], Collection[str]]
 LEAST_US, MOST_US = 0.01, 1e9
 
 _FIGURES = ("mape", "median", "p90", "max")
+#: Columns of a terminal that the name of a family may fill: the figures beside it end within 80.
+_NAME: Final = 42
 
 
 def read_rows(
@@ -109,19 +111,31 @@ def _summary(errors: list[float]) -> dict[str, float]:
     }
 
 
-def summary_head(title: str, width: int = 58, count: int = 7) -> str:
+def summary_head(title: str, width: int = _NAME, count: int = 6) -> str:
     """The head over :func:`summary_line`; a name is ``width`` wide, a number of rows ``count``."""
-    return f"{title:{width}}{'n':>{count}}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"
+    return f"{title:{width}}{'n':>{count}}{'mean %':>8}{'median':>8}{'p90':>8}{'max':>8}"
 
 
-def summary_line(name: str, summary: Mapping[str, float], width: int = 58, count: int = 7) -> str:
-    """One line of an error table, percent."""
-    cells = "".join(f"{100 * summary[key]:9.1f}" for key in _FIGURES)
-    return f"{name:{width}}{summary['n']:>{count}}{cells}"
+def summary_line(name: str, summary: Mapping[str, float], width: int = _NAME, count: int = 6) -> str:
+    """One line of an error table, percent; figures of a name longer than ``width`` stand below it."""
+    cells = "".join(f"{100 * summary[key]:8.1f}" for key in _FIGURES)
+    over = f"{name}\n" if len(name) >= width else ""
+    return f"{over}{'' if over else name:{width}}{summary['n']:>{count}}{cells}"
 
 
-def summary_lines(table: ErrorTable, width: int = 58, count: int = 7) -> list[str]:
+def summary_lines(table: ErrorTable) -> list[str]:
     """Head, families and all rows together; nothing for families without rows."""
     every = [*table.families.items(), ("overall", table.overall)]
-    head = summary_head("family", width, count)
-    return [head, *(summary_line(name, found, width, count) for name, found in every if found["n"])]
+    return [summary_head("family"), *(summary_line(name, found) for name, found in every if found["n"])]
+
+
+def worst_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Rows of an :class:`ErrorTable` of microseconds, one by one, with their line in the file."""
+    return [
+        f"{'line':>6} {'family':45}{'measured us':>11}{'predicted':>11}{'error':>6}",
+        *(
+            f"{row['id']!s:>6.60} {row['family']:45}{row['measured']:11.2f}{row['predicted']:11.2f}"
+            f"{100 * row['error']:+5.0f}%"
+            for row in rows
+        ),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
@@ -253,12 +254,13 @@ def _question(
 def _stage_lines(
     stages: Sequence[PlayedStage], said: MemoryVerdict, cluster: ClusterSpec, outside: OutsideMemory
 ) -> list[str]:
-    lines = [f"{'stage':>5}{'allocated':>12}{'reserved':>12}{'closed form':>13}  peak at"]
-    for one in stages:
-        sizes = one.memory.peak_allocated, one.memory.peak_reserved
-        cells = "".join(f" {_in_room(size):>11}" for size in sizes)
-        form = f" {_in_room(one.closed_form_bytes) if one.closed_form_bytes >= 0 else 'recorded':>12}"
-        lines.append(f"{one.stage:5}{cells}{form}  {one.instant}"[:_WIDTH])
+    lines = [f"{'stage':>7}{'allocated':>12}{'reserved':>12}{'closed form':>13}  peak at"]
+    # Neighbours that are alike have equal rows, and as many stages between them as places.
+    rows = [(_stage_row(one), one.stage - place, one.stage) for place, one in enumerate(stages)]
+    for (row, _), group in groupby(rows, lambda one: one[:2]):
+        alike = [stage for _, _, stage in group]
+        name = f"{alike[0]}-{alike[-1]}" if len(alike) > 1 else f"{alike[0]}"
+        lines.append(f"{name:>7}{row}"[:_WIDTH])
     left = f"{cluster.gpu.hbm_bytes / GIB:.2f} less {outside}"
     lines += wrap(f"of {said.available_bytes / GIB:.2f} GiB: {left}", _WIDTH, subsequent_indent="  ")
     lines.append("stages with 10% less than the fullest are left out")
@@ -270,6 +272,12 @@ def _stage_lines(
         of = f" of microbatch {microbatch}" if microbatch >= 0 else ""
         lines.append(f"{times:>6}{num_bytes / (1 << 20):9.1f} MiB  {category}{of}: {name}"[:_WIDTH])
     return lines
+
+
+def _stage_row(one: PlayedStage) -> str:
+    allocated, reserved = _in_room(one.memory.peak_allocated), _in_room(one.memory.peak_reserved)
+    form = _in_room(one.closed_form_bytes) if one.closed_form_bytes >= 0 else "recorded"
+    return f" {allocated:>11} {reserved:>11} {form:>12}  {one.instant}"
 
 
 def _in_room(num_bytes: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simcore.apps.measured.tables import ErrorTable
 
 _REASONS_SHOWN = 5
-_COOL = "GPUs at their rated clocks (gpu.conditions=cool), as in the microbenchmarks compared with"
+_COOL = "GPUs at their rated clocks (gpu.conditions=cool), as microbenchmarks run them"
 
 
 def validate(
@@ -169,7 +169,7 @@ def _cool(
 
 
 def _lines(table: ErrorTable, worst: int) -> list[str]:
-    from simcore.apps.measured.tables import summary_lines
+    from simcore.apps.measured.tables import summary_lines, worst_lines
 
     reasons = Counter(row["reason"] for row in table.skipped)
     first = {row["reason"]: row["id"] for row in reversed(table.skipped)}
@@ -180,9 +180,6 @@ def _lines(table: ErrorTable, worst: int) -> list[str]:
     ]
     if len(reasons) > _REASONS_SHOWN:
         lines.append(f"  and {len(reasons) - _REASONS_SHOWN} more reasons (--json has all)")
-    lines += [
-        f"line {row['id']!s:6.60} {row['family']:52} measured {row['measured']:12.2f} us, predicted "
-        f"{row['predicted']:12.2f} us ({100 * row['error']:+.0f}%)"
-        for row in sorted(table.rows, key=lambda row: -abs(row["error"]))[:worst]
-    ]
+    if worst and table.rows:
+        lines += worst_lines(sorted(table.rows, key=lambda row: -abs(row["error"]))[:worst])
     return lines

@@ -58,9 +58,9 @@ def left_out_errors(rows: Sequence[KernelRow], rounds: int = 2) -> ErrorTable:
 
 def left_out_lines(found: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Mean errors of the same rows with their GPU out of the fit and in it, for people."""
-    lines = [f"{'GPU left out of the fit':58}{'n':>7}{'mean %':>9}{'in fit %':>9}"]
+    lines = [f"{'GPU left out of the fit':42}{'n':>7}{'mean %':>9}{'in fit %':>9}"]
     for name, of in found.items():
-        lines.append(f"{name:58}{of['n']:7.0f}{100 * of['mape']:9.1f}{100 * of['in_fit']:9.1f}")
+        lines.append(f"{name:42}{of['n']:7.0f}{100 * of['mape']:9.1f}{100 * of['in_fit']:9.1f}")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from simcore.apps.fit.nccl import left_out_errors, own_errors
 from simcore.apps.fit.white_box_nccl import table_6_lines
 from simcore.apps.measured.nccl import fabric_of, gpu_of, plan_rows, predicted_us, read_nccl_rows, tuner_us
-from simcore.apps.measured.tables import ErrorTable, error_table, summary_head, summary_line
+from simcore.apps.measured.tables import ErrorTable, error_table, summary_head, summary_line, worst_lines
 from simcore.apps.validate.left_out import left_out_lines
 from simcore.units import MIB
 
@@ -114,8 +115,11 @@ def _fabric_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _apart_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The rows that stand apart, each with its reason."""
     picked = [row for row in rows if row["apart"] is not None]
-    return [f"apart, by no healthy fabric explained: {len(picked)} rows"] + [
-        f"line {row['id']:6} {row['measured']:12.2f} us measured, {row['predicted']:12.2f} predicted:"
-        f" {row['apart']}"
-        for row in picked
-    ]
+    lines = [f"apart, by no healthy fabric explained: {len(picked)} rows"]
+    for reason in dict.fromkeys(row["apart"] for row in picked):
+        lines += [
+            "",
+            *textwrap.wrap(reason, 78),
+            *worst_lines(row for row in picked if row["apart"] == reason),
+        ]
+    return lines

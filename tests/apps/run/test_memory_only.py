@@ -34,6 +34,16 @@ def test_what_fits_says_its_room_and_the_largest_tensors(run: Run) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_equal_stages_beside_each_other_are_one_row(run: Run) -> None:
+    job = "deepseek-v3", "--cluster", "h800-2048", "--memory-only"
+    played = json.loads(run("run-sim", *job, "--json").stdout)["stages"]
+    peaks = {(one["allocated_bytes"], one["reserved_bytes"], one["instant"]) for one in played}
+    assert (len(peaks), len(played)) == (1, 12)
+    lines = run("run-sim", *job).stdout.splitlines()
+    (row,) = (line for line in lines if line.endswith(played[0]["instant"]))
+    assert row.split()[0] == f"{played[0]['stage']}-{played[-1]['stage']}"
+
+
 def test_a_model_of_340_billion_fits_with_the_states_that_its_recipe_keeps(run: Run) -> None:
     # Ran on 128 H100 (NVIDIA/dgxc-benchmarking, nemotron); with fp32 states 8 bytes a parameter more, of 5.5
     # billion over two replicas: 20.5 GiB.
