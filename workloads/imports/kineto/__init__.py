@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler (Kineto JSON), and what XLA's profiler writes."""
+"""Traces of PyTorch's profiler (Kineto JSON), and what XLA's and ROCm's profilers write."""
 
 import re
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from workloads.imports.files import TraceFile
 from workloads.imports.formats import Importer, register
 from workloads.imports.job import ImportedJob
 from workloads.imports.kineto.beside import read_on_all_cores
+from workloads.imports.kineto.rocprof import import_rocprof, is_rocprof
 from workloads.imports.kineto.trace_viewer import import_trace_viewer, is_trace_viewer
 from workloads.imports.kineto.xplane import import_xplanes, is_xplane
 from workloads.imports.recording.job import import_recordings
@@ -35,4 +36,5 @@ register(Importer("xplane", "profiles of XLA (.xplane.pb)", is_xplane, import_xp
 register(
     Importer("trace_viewer", "trace viewer JSON of XLA's profiler", is_trace_viewer, import_trace_viewer)
 )
+register(Importer("rocprof", "JSON of rocprofv3", is_rocprof, import_rocprof))
 register(Importer("kineto", "PyTorch profiler (Kineto) JSON", _is_kineto, _import_kineto))

@@ -108,6 +108,10 @@ class _NsysReader:
         tables = [self._kernels(), self._graphs(), self._copies(), self._memsets()]
         gpu = np.concatenate(tables, axis=1)
         if not gpu.shape[1]:
+            if any(name.startswith("rocpd_") for name in self.db.columns):
+                raise InputError(
+                    f"{self.label}: is a rocpd database: record JSON (rocprofv3 --output-format json)"
+                )
             there = ", ".join(sorted(name for name in self.db.columns if name.startswith("CUPTI"))) or "none"
             raise InputError(
                 f"{self.label}: no GPU activities (kernels, copies): nothing to replay; CUPTI tables: {there}"

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from simcore.analysis.intervals import Intervals
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.units import PS_PER_S, PS_PER_US, s_from_ps
@@ -199,6 +200,7 @@ def _rank_report(number: int, rank: RecordedRank) -> RankReport:
     ops, trace = rank.ops, rank.ops.trace
     counts = np.unique(ops.call[ops.call >= 0], return_counts=True)[1]
     busy_from, busy_to = int(ops.start_ps[0]), int(ops.end_ps.max())
+    late = Intervals.union(rank.times.unexplained_from_ps, ops.start_ps[rank.times.unexplained])
     return RankReport(
         rank=number,
         file=trace.label,
@@ -222,21 +224,7 @@ def _rank_report(number: int, rank: RecordedRank) -> RankReport:
         overlaps_trimmed=ops.trimmed,
         host_bound_share=float(rank.times.host_bound.mean()),
         unexplained_waits=int(rank.times.unexplained.sum()),
-        unexplained_s=s_from_ps(rank.times.unexplained_ps),
-        unexplained_busy_s=s_from_ps(_busy_elsewhere(rank)),
+        unexplained_s=s_from_ps(late.total),
+        unexplained_busy_s=s_from_ps(late.overlap(Intervals.union(ops.start_ps, ops.end_ps))),
         span_s=s_from_ps(busy_to - busy_from),
     )
-
-
-def _busy_elsewhere(rank: RecordedRank) -> int:
-    """How long other streams had kernels running in the unexplained gaps before ops."""
-    ops = rank.ops
-    late = np.flatnonzero(rank.times.unexplained)
-    reach = np.maximum.accumulate(ops.end_ps)  # ops are sorted by start
-    opens = np.concatenate([[True], ops.start_ps[1:] > reach[:-1]])
-    begin, end = ops.start_ps[opens], reach[np.append(opens[1:], True)]
-    total = 0
-    for op, since in zip(late.tolist(), rank.times.unexplained_from_ps.tolist(), strict=True):
-        lo, hi = np.maximum(begin, since), np.minimum(end, ops.start_ps[op])
-        total += int(np.maximum(0, hi - lo).sum())
-    return total

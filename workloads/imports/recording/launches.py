@@ -38,14 +38,13 @@ class LaunchTimes:
 
     ``host_bound``: the launch decided when it started.  ``unexplained``: the gap is too long for a device
     that starts one kernel after another; the recording does not say what the op waited for.
-    ``unexplained_ps`` is the sum of those gaps as recorded, ``unexplained_from_ps`` when each began.
+    ``unexplained_from_ps``: when each of those gaps began, as recorded.
     """
 
     reached_ps: IntArray
     gap_ps: IntArray
     host_bound: BoolArray
     unexplained: BoolArray
-    unexplained_ps: int
     unexplained_from_ps: IntArray
 
 
@@ -75,7 +74,6 @@ def launch_times(ops: RankOps, waits: OpWaits, latency_ps: int, *, typical: bool
     reached = np.minimum(reached, ops.start_ps)
     gap = np.maximum(0, ops.start_ps - np.maximum(ready, reached))
     unexplained = gap > WAKE_PS
-    unexplained_ps = int(gap[unexplained].sum())
     since = (ops.start_ps - gap)[unexplained]
     if typical:
         late = slow & host_bound
@@ -85,7 +83,7 @@ def launch_times(ops: RankOps, waits: OpWaits, latency_ps: int, *, typical: bool
             reached[members] = np.maximum.accumulate(reached[members])
         kept = (ops.before < 0) | (unexplained & ~called)
         gap = np.where(host_bound, 0, np.where(kept, gap, _typical_gaps(ops, gap, host_bound, unexplained)))
-    return LaunchTimes(reached, gap, host_bound, unexplained, unexplained_ps, since)
+    return LaunchTimes(reached, gap, host_bound, unexplained, since)
 
 
 def _typical_gaps(ops: RankOps, gap: IntArray, host_bound: BoolArray, unexplained: BoolArray) -> IntArray:
