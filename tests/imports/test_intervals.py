@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from workloads.imports.recording.intervals import innermost
+from workloads.imports.recording.intervals import covered, innermost, merged
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 2)), max_size=12)
 
@@ -38,3 +38,16 @@ def test_the_innermost_of_nested_intervals(drawn):
     found = innermost(times, threads, start, end, of_thread).tolist()
     expected = [by_definition(*moment, intervals) for moment in asked]
     assert found == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(INTERVALS, st.lists(st.integers(0, 45), min_size=1))
+def test_time_that_lies_in_any_interval(intervals, times):
+    inside = np.zeros(45, dtype=np.int64)
+    for start, length, _ in intervals:
+        inside[start : start + length] = 1
+    start, end = np.array([(at, at + length) for at, length, _ in intervals], dtype=np.int64).reshape(-1, 2).T
+    apart = merged(start, end)
+    assert (apart[1] - apart[0]).sum() == inside.sum()
+    assert (apart[0][1:] > apart[1][:-1]).all()
+    assert covered(np.array(times), *apart).tolist() == [inside[:time].sum() for time in times]

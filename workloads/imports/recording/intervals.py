@@ -18,6 +18,23 @@ def inside(times: IntArray, start: IntArray, end: IntArray) -> npt.NDArray[np.bo
     return (at >= 0) & (times < until[at])
 
 
+def merged(start: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
+    """Begins and ends of the time that lies in any interval: ascending and apart from each other."""
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    opens = np.concatenate([np.ones(min(1, len(start)), dtype=np.bool_), start[1:] > reach[:-1]])
+    return start[opens], reach[np.append(opens[1:], True)[: len(reach)]]
+
+
+def covered(times: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """How much time before each moment lies in intervals that are :func:`merged`."""
+    begun = np.searchsorted(start, times, side="right")
+    whole = np.concatenate([[0], np.cumsum(end - start)])[begun]
+    beyond = np.maximum(0, np.concatenate([[0], end])[begun] - times)  # the last one may not have ended
+    found: IntArray = whole - np.where(begun > 0, beyond, 0)
+    return found
+
+
 def innermost(
     times: IntArray, thread: IntArray, start: IntArray, end: IntArray, of_thread: IntArray
 ) -> IntArray:

@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from simcore.analysis.intervals import Intervals
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.units import PS_PER_S, PS_PER_US, s_from_ps
@@ -20,6 +19,7 @@ from workloads.imports.recording.collectives import RankCoupling, couple
 from workloads.imports.recording.columns import GpuRecording
 from workloads.imports.recording.graph import RecordedRank, build_graph
 from workloads.imports.recording.host import host_blocks, host_threads
+from workloads.imports.recording.intervals import covered, merged
 from workloads.imports.recording.launches import host_order, launch_latency, launch_times
 from workloads.imports.recording.library_calls import with_library_calls
 from workloads.imports.recording.rank_ops import RankOps, rank_ops
@@ -200,7 +200,8 @@ def _rank_report(number: int, rank: RecordedRank) -> RankReport:
     ops, trace = rank.ops, rank.ops.trace
     counts = np.unique(ops.call[ops.call >= 0], return_counts=True)[1]
     busy_from, busy_to = int(ops.start_ps[0]), int(ops.end_ps.max())
-    late = Intervals.union(rank.times.unexplained_from_ps, ops.start_ps[rank.times.unexplained])
+    late = merged(rank.times.unexplained_from_ps, ops.start_ps[rank.times.unexplained])
+    busy = merged(ops.start_ps, ops.end_ps)
     return RankReport(
         rank=number,
         file=trace.label,
@@ -224,7 +225,7 @@ def _rank_report(number: int, rank: RecordedRank) -> RankReport:
         overlaps_trimmed=ops.trimmed,
         host_bound_share=float(rank.times.host_bound.mean()),
         unexplained_waits=int(rank.times.unexplained.sum()),
-        unexplained_s=s_from_ps(late.total),
-        unexplained_busy_s=s_from_ps(late.overlap(Intervals.union(ops.start_ps, ops.end_ps))),
+        unexplained_s=s_from_ps(int((late[1] - late[0]).sum())),
+        unexplained_busy_s=s_from_ps(int((covered(late[1], *busy) - covered(late[0], *busy)).sum())),
         span_s=s_from_ps(busy_to - busy_from),
     )
