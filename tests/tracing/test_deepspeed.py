@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.tracing.small_jobs import column
+from simcore.graph.ops import OpKind
+from tests.tracing.small_jobs import column, rows
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rounds import workers
@@ -26,6 +27,11 @@ TENSORS = (64 * 256, 256, 256 * 64, 64, 64, 64)
 #: Argument of the script for stage 3 with parameters released after the forward pass.
 NO_REUSE = -3
 MODEL = 2 * 3 * sum(TENSORS)
+#: Arguments of the script -> how the tests call it.
+RUNS = {
+    **{(str(stage),): stage for stage in (0, 1, 2, 3, NO_REUSE)},
+    **{("2", "offload"): "offload 2", ("3", "offload"): "offload 3", ("3", "narrow"): "narrow"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +42,21 @@ def pool() -> Iterator[WorkerPool]:
 
 
 @pytest.fixture(scope="module")
-def found(pool: WorkerPool) -> dict[int, Any]:
-    """The RankTrace of rank 1 of 8, by stage."""
+def traced(pool: WorkerPool) -> dict[Any, Any]:
+    """The RankTrace of rank 1 of 8, by stage and what is special about it."""
     from workloads.tracing.drive import rank_run
 
-    jobs = {stage: ScriptJob(SCRIPT, (str(stage),), world_size=8) for stage in (0, 1, 2, 3, NO_REUSE)}
-    return {stage: pool.submit(rank_run.run_rank, job, 1).result() for stage, job in jobs.items()}
+    runs = {
+        name: pool.submit(rank_run.run_rank, ScriptJob(SCRIPT, args, world_size=8, gpus_per_node=4), 1)
+        for args, name in RUNS.items()
+    }
+    return {name: run.result() for name, run in runs.items()}
+
+
+@pytest.fixture(scope="module")
+def found(traced: dict[Any, Any]) -> dict[int, Any]:
+    """By stage, where all is the GPU's and has 16 bits."""
+    return {stage: one for stage, one in traced.items() if isinstance(stage, int)}
 
 
 def bytes_of(found: Any, collective: str) -> Counter[str]:
@@ -104,3 +119,30 @@ def test_a_step_is_two_microbatches_and_ends_with_the_engines_step(found: dict[i
         assert one.num_microbatches == 2
         kinds = [one.program.templates[entry.template].name for entry in one.program.skeleton]
         assert kinds.count("bwd") == 2 and "optimizer" in kinds
+
+
+def test_offloaded_states_are_updated_by_the_host(traced: dict[Any, Any]) -> None:
+    own = MODEL // 2 // 8  # elements whose states this rank keeps
+    for stage in (2, 3):
+        one = traced[f"offload {stage}"]
+        assert one.memory.optimizer_states == 0
+        ops = rows(one, "name", "kind", "phase", "bytes_read", "stream")
+        updates = [(read, stream) for name, _, _, read, stream in ops if name == "cpu_adam"]
+        # Gradient, parameter, mean and square in 32 bits are read, the last three written.
+        assert sum(read for read, _ in updates) == (4 + 2 * 12) * own
+        assert {stream for _, stream in updates} == {"host"}
+        copies = [read for name, kind, _, read, _ in ops if kind == OpKind.MEMCPY and name[:4] != "cpu_"]
+        # At least gradients to the host and parameters back, in 16 bits or 32.
+        assert sum(copies) >= 2 * (2 + 2) * own
+
+
+def test_zero_plus_plus_gathers_eight_bits_and_exchanges_four(traced: dict[Any, Any]) -> None:
+    one = traced["narrow"]
+    weights = 3 * 2 * 64 * 256
+    rest = 3 * (256 + 64 + 64 + 64)
+    gathered = bytes_of(one, "all_gather")["fwd"]
+    assert weights + rest < gathered / 2 < 1.1 * (weights + rest)  # a pass each, scales beside
+    exchanged = bytes_of(one, "all_to_all")["grad_sync"] / 2
+    # Of every weight half a byte among four ranks of a node, then a fourth of it between nodes.
+    assert weights * 5 / 8 < exchanged < weights
+    assert bytes_of(one, "reduce_scatter") == {"grad_sync": 2 * 2 * rest}

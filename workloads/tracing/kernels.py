@@ -40,6 +40,10 @@ class KernelListener(Protocol):
         """One kernel on the current stream."""
         ...
 
+    def host_passes(self, name: str, num_bytes: int) -> None:
+        """The host reads and writes ``num_bytes`` of its memory; nothing is issued meanwhile."""
+        ...
+
     def is_unwritten(self, tensor: Any) -> bool:
         """Whether nothing has touched the memory of ``tensor`` since it was allocated in the step."""
         ...

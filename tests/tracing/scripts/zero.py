@@ -1,4 +1,4 @@
-"""DeepSpeed as its documentation starts it: ``deepspeed zero.py STAGE``; two microbatches to a step."""
+"""DeepSpeed as its documentation starts it: ``deepspeed zero.py STAGE [offload | narrow]``."""
 
 import sys
 
@@ -22,6 +22,10 @@ def main() -> None:
     zero = {"stage": abs(stage), "stage3_param_persistence_threshold": 0}
     if stage < 0:
         zero |= {"stage3_max_reuse_distance": 0, "stage3_max_live_parameters": 0}
+    if sys.argv[2:] == ["offload"]:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    elif sys.argv[2:] == ["narrow"]:  # ZeRO++
+        zero |= {"zero_quantized_weights": True, "zero_quantized_gradients": True}
     config = {
         "train_micro_batch_size_per_gpu": 8,
         "gradient_accumulation_steps": 2,

@@ -133,6 +133,7 @@ def _patch_data() -> None:
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         if isinstance(value, FakeTensor) and type(self) is torch.Tensor:
             shape = value.detach().requires_grad_(self.requires_grad)
+            vars(shape).update(vars(self))  # what the program has hung on it
             torch.utils.swap_tensors(self, shape)  # type: ignore[no-untyped-call]
         else:
             tensor_data.__set__(self, value)

@@ -2,12 +2,13 @@
 
 Note [DeepSpeed]
     ``deepspeed.initialize`` runs as it is.  Three things do not: it compares lists among ranks by reading
-    what rank 0 broadcasts; its fused optimizers compile CUDA code; and a step does not end with
+    what rank 0 broadcasts; its fused optimizers compile code for GPU or host; and a step does not end with
     ``optimizer.step()``, since ZeRO-1 and 2 gather parameters behind it and ZeRO-3 calls it once for every
     sub-group.  Comparisons are left out (they are made in the first steps only), a fused optimizer is one
     kernel per call that reads gradients, parameters and states and writes the last two, and a step ends
-    with ``engine.step()`` at the boundary of accumulation.  What reduces gradients runs behind the backward
-    pass or in hooks of it; its ops are labelled here.
+    with ``engine.step()`` at the boundary of accumulation.  An optimizer of the host (offloaded states) is a
+    pass over its memory, as is all else that the host computes in ``engine.step()``.  What reduces gradients
+    runs behind the backward pass or in hooks of it; its ops are labelled here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import Any
 import torch
 
 from workloads.tracing import kernels
+from workloads.tracing.fake.aten_ops import num_bytes
 from workloads.tracing.record import step_marks
+from workloads.tracing.stand_ins import deepspeed_quantizer
 from workloads.tracing.stand_ins.apex_optimizers import FusedAdam
 
 _STAGE3 = "_DeepSpeedZeroOptimizer_Stage3"  # as Python spells private methods of that class
@@ -45,6 +48,15 @@ def install(deepspeed: ModuleType) -> None:
         multi_tensor_adam=_multi_tensor("multi_tensor_adam", num_read_only=1)
     )
     builders.FusedLambBuilder.load = lambda *_args, **_kwargs: SimpleNamespace(lamb=_lamb)
+    builders.QuantizerBuilder.load = lambda *_args, **_kwargs: deepspeed_quantizer.LIBRARY
+    for name in ("Adam", "Lion", "Adagrad"):
+        lower = name.lower()
+        library = {
+            f"create_{lower}": lambda *_: None,
+            f"destroy_{lower}": lambda *_: None,
+            f"{lower}_update": _host_update(lower),
+        }
+        getattr(builders, f"CPU{name}Builder").load = lambda *_, _made=library: SimpleNamespace(**_made)
     _end_steps(deepspeed.runtime.engine.DeepSpeedEngine)
     supported = importlib.import_module("deepspeed.runtime.zero.utils").ZERO_SUPPORTED_OPTIMIZERS
     supported.append(FusedAdam)  # where apex is not installed it had none to name
@@ -76,11 +88,28 @@ def _lamb(
     return param.new_ones(())  # the trust ratio, kept for reports
 
 
+def _host_update(name: str) -> Any:
+    """Gradient, parameter and states are read, the last two written; gradients come last but for states."""
+
+    def update(*args: Any) -> None:
+        parameter, gradient, *states = (one for one in args if isinstance(one, torch.Tensor))
+        kept = sum(map(num_bytes, (parameter, *states)))
+        if kernels.listener is not None:
+            kernels.listener.host_passes(name, num_bytes(gradient) + 2 * kept)
+
+    return update
+
+
 def _end_steps(engine_class: Any) -> None:
     original = engine_class.step
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with step_marks.current().update(ends_step=bool(self.is_gradient_accumulation_boundary())):
-            return original(self, *args, **kwargs)
+        marks = step_marks.current()
+        with marks.update(ends_step=bool(self.is_gradient_accumulation_boundary())):
+            marks.recorder.host_counts = True
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                marks.recorder.host_counts = False
 
     engine_class.step = step

@@ -59,6 +59,8 @@ class Recorder(OpLog, TorchDispatchMode):
             lambda: self.labels.current_module,
             self.known,
         )
+        #: Whether large tensors that the host computes with are the program's work, too (offloaded states).
+        self.host_counts = False
         #: Told of tensors of the device that are written in place, recorded or not.
         self.on_write: Callable[[Sequence[torch.Tensor]], None] | None = None
         self._operators: dict[Any, AtenOp] = {}
@@ -198,6 +200,8 @@ class Recorder(OpLog, TorchDispatchMode):
         device_inputs = [tensor for tensor in inputs if is_on_device(tensor)]
         device_outputs = [tensor for tensor in outputs if is_on_device(tensor)]
         if not device_inputs and not any(one.numel() for one in device_outputs):
+            if self.host_counts and outputs and not device_outputs:
+                self.host_passes(operator.base, sum(operator.traffic(inputs, outputs, kwargs)))
             return  # of the host alone, or nothing is filled
         name = operator.kernel(args, kwargs)
         across = len(device_inputs) + len(device_outputs) < len(inputs) + len(outputs)
@@ -254,6 +258,14 @@ class Recorder(OpLog, TorchDispatchMode):
             flops=cost.flops,
             traffic=_traffic(cost, sum(map(touched_bytes, inputs)), sum(map(touched_bytes, outputs))),
         )
+
+    def host_passes(self, name: str, num_bytes: int) -> None:
+        """The host reads and writes ``num_bytes`` of its memory; nothing is issued meanwhile."""
+        if self.recording:
+            name = f"cpu_{name.rpartition('::')[2].strip('_')}"
+            traffic = (num_bytes, num_bytes)  # as described jobs count it
+            self.append(name, OpKind.MEMCPY, "host", op_class="copy", traffic=traffic)
+            self.host_waits(name, "host")
 
     def is_unwritten(self, tensor: torch.Tensor) -> bool:
         """Whether nothing has touched the memory of ``tensor`` since it was allocated in the step."""
