@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simcore.graph import ops
 from simcore.records import dataclass
 from simcore.timeline.reader import RankRows
 
 Key = tuple[str, ...]
-_FEW: Final = 100_000
 
 
 @dataclass
@@ -68,18 +67,11 @@ def told_apart(
     """Different values of some text columns among the rows in ``mask``, and which one each row has."""
     key = np.zeros(int(mask.sum()), dtype=np.int64)
     values: list[list[str]] = []
-    count = 1
     for column in columns:
         codes, names = rows.strings(column)
         key = key * len(names) + codes[mask]
-        count *= len(names)
         values.append(names)
-    if count > max(len(key), _FEW):
-        distinct, number = np.unique(key, return_inverse=True)
-    else:  # no need to sort them
-        is_there = np.zeros(count, dtype=np.bool_)
-        is_there[key] = True
-        distinct, number = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[key]
+    distinct, number = ops.told_apart(key)
     return [_decode(code, values) for code in distinct.tolist()], number
 
 

@@ -98,16 +98,18 @@ def layout_of(fabric: Topology, ranks: Sequence[int]) -> PlacedGroup:
     gpus = np.sort(fabric.gpus_of(np.array(ranks, dtype=np.int64)))
     per_domain = fabric.cluster.gpus_per_domain
     node, place = np.divmod(gpus, per_domain)
-    begins = np.flatnonzero(np.diff(node, prepend=-1))
+    begins = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
     bounds = list(pairwise([*begins.tolist(), len(gpus)]))
     nodes, local = (
         tuple([tuple(column[lo:hi]) for lo, hi in bounds]) for column in (gpus.tolist(), place.tolist())
     )
-    nic, once = np.unique(fabric.nics_out_of(gpus), return_index=True)
+    nic, once = fabric.nics_out_of(gpus), np.arange(len(gpus))
+    if not fabric.ports.is_exclusive:
+        nic, once = np.unique(nic, return_index=True)
     on_node = np.searchsorted(begins, once, side="right") - 1
     nics = int(np.bincount(on_node, fabric.links.cables[nic]).min())
     rail = gpus[begins] - place[begins] + place[0]
-    hops = fabric.latencies_s(rail, np.roll(rail, -1)) if len(rail) > 1 else rail[:0]
+    hops = fabric.latencies_s(rail, np.append(rail[1:], rail[0])) if len(rail) > 1 else rail[:0]
     network_s = math.fsum(hops.tolist()) / max(1, len(hops))
     if fabric.cluster.intra_node == "nvswitch":
         return PlacedGroup(nodes, local, nics, network_s)

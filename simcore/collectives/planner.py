@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.collectives import closed_form
 from simcore.collectives.buffers import communicator_bytes
@@ -47,6 +48,7 @@ from simcore.units import KIB, ps_from_s
 #: NCCL's largest number of channels (src/include/device.h, MAXCHANNELS).
 _MAX_CHANNELS: Final = 64
 _MIN_BUFFER_BYTES: Final = 4 * KIB
+_FEW: Final = 16  # links that are sooner looked up one by one than by sorting
 
 
 class NcclPlanner:
@@ -221,13 +223,13 @@ class NcclPlanner:
         uses = LinkUses(ids, weights * connections, inputs)
         feeds = uses.weight[fabric.are_sending_nics(ids)]
         gpus = np.fromiter(chain.from_iterable(layout.nodes), dtype=np.int64, count=layout.num_ranks)
-        nvlink = np.isin(ids, fabric.inside_links(gpus))
+        nvlink = _among(ids, fabric.inside_links(gpus))
         senders = 1 if algorithm == "p2p" else layout.num_ranks
         return PlannedLoad(
             uses=uses,
             nvlink_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[nvlink], weights[nvlink]),
             network_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[~nvlink], weights[~nvlink]),
-            network_share=float(weights[np.isin(ids, fabric.nics_out_of(gpus))].sum()) / senders,
+            network_share=float(weights[_among(ids, fabric.nics_out_of(gpus))].sum()) / senders,
             connections=connections,
             feed_weight=float(feeds[0]) if len(feeds) else 0.0,
         )
@@ -262,6 +264,14 @@ class NcclPlanner:
                 return nvls_one_way_load(fabric, layout, efficiency, gathers=kind.gives_part)
             case _:
                 return nvls_load(fabric, layout, efficiency)
+
+
+def _among(links: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Of each link whether it is one of ``others``."""
+    if max(len(links), len(others)) > _FEW:
+        return np.isin(links, others)
+    among = set(others.tolist())
+    return np.array([link in among for link in links.tolist()], dtype=np.bool_)
 
 
 def _checked_bytes(num_bytes: int) -> int:

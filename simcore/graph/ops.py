@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,25 @@ from simcore.errors import GraphError
 from simcore.records import dataclass
 
 IntArray = npt.NDArray[np.int64]
+_FEW: Final = 100_000  # values whose table is sooner made than they are sorted
+
+
+def told_apart(values: IntArray) -> tuple[IntArray, IntArray]:
+    """Different values, ascending, and which one each is: by a table where they lie close together."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, -1)
+    if high - low > max(len(values), _FEW):
+        distinct, number = np.unique(values, return_inverse=True)
+        return distinct, number.reshape(-1)
+    is_there = np.zeros(high - low + 1, dtype=np.bool_)
+    is_there[values - low] = True
+    return np.flatnonzero(is_there) + low, (np.cumsum(is_there) - 1)[values - low]
+
+
+def first_rows(numbers: npt.NDArray[np.integer], count: int) -> IntArray:
+    """Where each number below ``count`` stands first; behind the last row where it does not."""
+    found = np.full(count, len(numbers), dtype=np.int64)
+    found[numbers[::-1]] = np.arange(len(numbers))[::-1]  # the last one that is written stays
+    return found
 
 
 class OpKind(IntEnum):
@@ -75,6 +95,15 @@ class Strings:
             return np.zeros(len(self.codes), dtype=np.bool_)
         mask: npt.NDArray[np.bool_] = self.codes == self.values.index(value)
         return mask
+
+    def canonical(self) -> Strings:
+        """As :meth:`encode` has it: values in the order of their first rows, those of no row left out."""
+        first = first_rows(self.codes, len(self.values))
+        used = np.flatnonzero(first < len(self.codes))
+        used = used[np.argsort(first[used])]
+        code = np.zeros(len(self.values), dtype=np.int32)
+        code[used] = np.arange(len(used))
+        return Strings(code[self.codes], tuple([self.values[old] for old in used.tolist()]))
 
     @classmethod
     def encode(cls, strings: Sequence[str]) -> Strings:

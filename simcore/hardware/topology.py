@@ -44,6 +44,7 @@ def link_names(cluster: ClusterSpec) -> LinkNames:
 
 _LINK_BYTES: Final = 180  # as measured for a small job on 32.5 million links (5.3 GiB)
 _SLACK: Final = 1e-12  # relative: sums of capacities are rounded
+_FEW: Final = 4  # pairs of GPUs that are sooner looked at one by one than as arrays
 
 
 class Topology:
@@ -241,6 +242,8 @@ class Topology:
 
     def latencies_s(self, src: Ints, dst: Ints) -> npt.NDArray[np.float64]:
         """:meth:`latency_s` of many pairs of GPUs."""
+        if len(src) <= _FEW:
+            return np.array([self.latency_s(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)])
         total = np.zeros(len(src))
         for link in self.routes(src, dst).T:  # one after the other, as a plain sum has it
             total += np.where(link >= 0, self.links.latency_s[link], 0.0)

@@ -13,7 +13,7 @@ from workloads.imports import json_events
 from workloads.imports.files import trace_files
 from workloads.imports.kineto import beside
 from workloads.imports.kineto import read as reading
-from workloads.imports.kineto.events import decode
+from workloads.imports.kineto.events import events_of
 
 
 def mostly(right, *others):
@@ -117,16 +117,33 @@ def test_forks_read_what_one_process_reads(tmp_path_factory, events, seed):
             assert beside.read_on_all_cores(source).names == reading.read_kineto(source).names
 
 
-def test_forks_do_read(tmp_path, monkeypatch):
-    """Else everything above compares one process with itself."""
+@pytest.mark.parametrize(
+    ("name", "in_file"), [(b'"k"', True), (b'"\xff"', True), ('"é"'.encode(), False)], ids=["k", "no", "two"]
+)
+def test_forks_do_read(tmp_path, monkeypatch, name, in_file):
+    """Else everything above compares one process with itself.
+
+    They find windows in the file where characters are bytes, those that are no UTF-8 included.
+    """
+    of_file = []
+    piece_of = json_events._Window._piece
+
+    def piece(window, end):
+        found = piece_of(window, end)
+        of_file.append(found.inside is not None)
+        return found
+
+    monkeypatch.setattr(json_events._Window, "_piece", piece)
     monkeypatch.setattr(json_events, "_CHUNK_BYTES", 256)
     monkeypatch.setattr(beside, "_LARGE", 0)
     monkeypatch.setattr(beside.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(beside, "read_kineto", lambda _: pytest.fail("left to one process"))
     path = write(tmp_path / "t.json", [{**_KERNEL, "ts": 5 + n} for n in range(60)])
-    assert beside.read_on_all_cores(trace_files(path)[0]).gpu.start_ps.tolist() == [
-        n * 10**6 for n in range(60)
-    ]
+    path.write_bytes(path.read_bytes().replace(b'"k"', name))
+    found = beside.read_on_all_cores(trace_files(path)[0])
+    assert found.gpu.start_ps.tolist() == [n * 10**6 for n in range(60)]
+    assert found.names == (name.strip(b'"').decode(errors="replace"),)
+    assert set(of_file) == ({True} if in_file else {False})
 
 
 @given(
@@ -160,7 +177,7 @@ def test_numbers_of_thousands_of_digits_are_refused_wherever_they_stand(tmp_path
 
 def test_plain_events_are_decoded_together():
     """Else everything above compares single events with single events."""
-    assert [event.name for event in decode('[{"name":"a","ts":1.5},{"name":"b","args":{"x":[1]}}]')] == [
+    assert [event.name for event in events_of('[{"name":"a","ts":1.5},{"name":"b","args":{"x":[1]}}]')] == [
         "a",
         "b",
     ]

@@ -157,6 +157,12 @@ def readable(label: str, position: Callable[[], int] | None = None) -> Iterator[
         raise InputError(f"{label}: cannot be read: {error.strerror or error}") from None
 
 
+def is_packed(source: TraceFile) -> bool:
+    """Whether a file, or the archive that it is in, is compressed by gzip."""
+    with source.path.open("rb") as file:
+        return file.read(2) == _GZIP
+
+
 @contextmanager
 def opened(source: TraceFile) -> Iterator[io.BufferedReader]:
     """The file's bytes, decompressed, within the limits.  InputError when it cannot be read, or unpacks to

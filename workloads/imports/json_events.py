@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 from simcore.errors import InputError
 from simcore.outside import limits, over
@@ -21,6 +21,15 @@ _CHUNK_BYTES = 1 << 20
 _MAX_VALUE_CHARS = 64 << 20  # one event or header value: a longer one is no profiler's
 _SPACE = re.compile(r"[ \t\r\n]*")
 _Entry = TypeVar("_Entry")
+
+
+class Piece(NamedTuple):
+    """An array's text, cut out of one of a trace.  ``inside``: first byte and number of bytes between its
+    brackets in the file, decompressed; None where characters before its end take several.
+    """
+
+    text: str
+    inside: tuple[int, int] | None
 
 
 class _Window:
@@ -117,8 +126,14 @@ class _Window:
                 break
         return at
 
+    def _piece(self, end: int) -> Piece:
+        """The text up to ``end``."""
+        is_byte_each = self._dropped + len(self.text) == self.read_bytes
+        inside = (self._dropped + self.at, end - self.at) if is_byte_each else None
+        return Piece(f"[{self.text[self.at : end]}]", inside)
+
     def values(
-        self, decode: Callable[[str], list[_Entry]], last: Callable[[str], list[_Entry]]
+        self, decode: Callable[[Piece], list[_Entry]], last: Callable[[Piece], list[_Entry]]
     ) -> list[_Entry]:
         """The next objects of an array, with the comma behind them: all that the window holds; [] for none.
 
@@ -131,7 +146,7 @@ class _Window:
         cut = self._last_border() if self._can_cut else -1
         if cut >= 0:
             try:
-                found = (last if self._ended else decode)(f"[{self.text[self.at : cut + 1]}]")
+                found = (last if self._ended else decode)(self._piece(cut + 1))
             except (ValueError, RecursionError):  # said, with its place, when it is read by itself
                 found = []
             if found:
@@ -154,18 +169,20 @@ def read_events(
     source: TraceFile, header: dict[str, Any], *, key: str = "traceEvents"
 ) -> Iterator[tuple[int, Any]]:
     """``(number, event)`` of each entry of the array ``key``, as :func:`read_batches` reads them."""
-    for number, events in read_batches(source, header, JSON.decode, lambda _, value: value, key=key):
+    for number, events in read_batches(
+        source, header, lambda piece: JSON.decode(piece.text), lambda _, value: value, key=key
+    ):
         yield from enumerate(events, start=number)
 
 
 def read_batches(
     source: TraceFile,
     header: dict[str, Any],
-    decode: Callable[[str], list[_Entry]],
+    decode: Callable[[Piece], list[_Entry]],
     convert: Callable[[int, Any], _Entry],
     *,
     key: str = "traceEvents",
-    last: Callable[[str], list[_Entry]] | None = None,
+    last: Callable[[Piece], list[_Entry]] | None = None,
 ) -> Iterator[tuple[int, list[_Entry]]]:
     """Entries of the array ``key``, many at once, with the number of the first; the file's other keys go
     into ``header``.
@@ -206,9 +223,9 @@ def read_batches(
 
 def _array(
     window: _Window,
-    decode: Callable[[str], list[_Entry]],
+    decode: Callable[[Piece], list[_Entry]],
     convert: Callable[[int, Any], _Entry],
-    last: Callable[[str], list[_Entry]],
+    last: Callable[[Piece], list[_Entry]],
 ) -> Iterator[tuple[int, list[_Entry]]]:
     """The values of an array whose bracket has been consumed."""
     if window.next_char() == "]":

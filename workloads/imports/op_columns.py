@@ -59,11 +59,6 @@ def columns_of(values: array[int], width: int) -> IntArray:
     return np.ascontiguousarray(np.frombuffer(values, dtype=np.int64).reshape(-1, width).T)
 
 
-def append_columns(values: array[int], columns: Sequence[Sequence[int] | IntArray]) -> None:
-    """Append numbers that are given as columns, for :func:`columns_of`."""
-    values.frombytes(np.array(columns, dtype=np.int64).T.tobytes())
-
-
 def append_renumbered(
     values: array[int], more: array[int], width: int, numbers: Mapping[int, IntArray]
 ) -> None:
@@ -71,7 +66,31 @@ def append_renumbered(
     columns = columns_of(more, width)
     for column, number in numbers.items():
         columns[column] = number[columns[column]]
-    append_columns(values, list(columns))
+    values.frombytes(columns.T.tobytes())
+
+
+class Columns:
+    """Numbers in ``width`` columns, of which many rows are added at once."""
+
+    def __init__(self, width: int) -> None:
+        self._parts = [np.zeros((width, 0), dtype=np.int64)]
+
+    def add(self, columns: Sequence[Sequence[int] | IntArray]) -> None:
+        """Add rows that are given as columns."""
+        self._parts.append(np.array(columns, dtype=np.int64))
+
+    def append(self, other: Columns, numbers: Mapping[int, IntArray]) -> None:
+        """Add all rows of ``other``, where what stands in some columns has other ``numbers`` here.  Uses it
+        up.
+        """
+        for part in other._parts:
+            for column, number in numbers.items():
+                part[column] = number[part[column]]
+        self._parts += other._parts
+
+    def joined(self) -> IntArray:
+        """The columns."""
+        return np.concatenate(self._parts, axis=1)
 
 
 class OpColumns:

@@ -16,7 +16,7 @@ from simcore.cost.framework_op import described_inputs
 from simcore.cost.kernel import ELEMENT_BYTES
 from simcore.errors import InputError
 from simcore.graph import Graph
-from simcore.graph.ops import IntArray, Strings, shapes_text
+from simcore.graph.ops import IntArray, Strings, first_rows, shapes_text, told_apart
 from simcore.records import dataclass
 from workloads.imports.collective_names import exchange_kind
 from workloads.imports.recorded import ImportedRank, RecordedOps, RecordedShapes
@@ -127,16 +127,29 @@ def flops(bare: str, op_class: str, tensors: list[Shape], outputs: list[Shape]) 
     return 0
 
 
+class _Texts:
+    """A column of texts that is written to, by their codes."""
+
+    def __init__(self, column: Strings) -> None:
+        self.codes = column.codes.copy()
+        self._code = {value: code for code, value in enumerate(column.values)}
+
+    def code(self, value: str) -> int:
+        """The code of a text."""
+        return self._code.setdefault(value, len(self._code))
+
+    def column(self) -> Strings:
+        """What has been written."""
+        return Strings(self.codes, tuple(self._code)).canonical()
+
+
 def with_shapes(graph: Graph, ranks: tuple[ImportedRank, ...]) -> Graph:
     """``graph`` with class, dtype, shapes, flops and bytes of the kernels whose calls are known.
 
     A call that launched several kernels counts for the longest; the others keep "other" and no work.
     """
     ops = graph.ops
-    texts = {
-        name: np.array(getattr(ops, name).tolist(), dtype=np.object_)
-        for name in ("op_class", "dtype", "in_shapes", "out_shapes")
-    }
+    texts = {name: _Texts(getattr(ops, name)) for name in ("op_class", "dtype", "in_shapes", "out_shapes")}
     numbers = {name: getattr(ops, name).copy() for name in ("flops", "bytes_read", "bytes_written")}
     changed = False
     for index, rank in enumerate(ranks):
@@ -156,12 +169,15 @@ def with_shapes(graph: Graph, ranks: tuple[ImportedRank, ...]) -> Graph:
         kinds = [_described(rank, shapes, call) for call in calls[first].tolist()]
         known = np.array([kind is not None for kind in kinds], dtype=np.bool_)[alike]
         changed |= bool(known.any())
-        for name, column in (texts | numbers).items():
-            values = np.array([getattr(kind, name, None) for kind in kinds], dtype=np.object_)
+        for name, texts_of in texts.items():
+            codes = [texts_of.code(getattr(kind, name, "")) for kind in kinds]
+            texts_of.codes[rows[known]] = np.array(codes, dtype=np.int32)[alike[known]]
+        for name, column in numbers.items():
+            values = np.array([getattr(kind, name, 0) for kind in kinds], dtype=np.int64)
             column[rows[known]] = values[alike[known]]
     if not changed:
         return graph
-    encoded = {name: Strings.encode(text.tolist()) for name, text in texts.items()}
+    encoded = {name: texts_of.column() for name, texts_of in texts.items()}
     columns: dict[str, Any] = {**encoded, **numbers}
     return replace(graph, ops=replace(ops, **columns))
 
@@ -178,12 +194,11 @@ def _described(rank: ImportedRank, shapes: RecordedShapes, call: int) -> CallCol
 
 def _alike(shapes: RecordedShapes, calls: IntArray) -> tuple[IntArray, IntArray]:
     """Of each kind of call the place of one in ``calls``, and by call its kind."""
-    kind = np.zeros(len(calls), dtype=np.int64)
+    kinds = kind = np.zeros(len(calls), dtype=np.int64)
     for column in (shapes.name, shapes.in_shapes, shapes.in_types, shapes.out_shapes):
         if column is not None:
-            kind = np.unique(kind * len(column.values) + column.codes[calls], return_inverse=True)[1]
-    _, first, alike = np.unique(kind, return_index=True, return_inverse=True)
-    return first, alike
+            kinds, kind = told_apart(kind * len(column.values) + column.codes[calls])
+    return first_rows(kind, len(kinds)), kind
 
 
 def collective_by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -> tuple[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections import defaultdict
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from workloads.imports.collective_names import FRAMEWORK_CALLS, LIBRARY_CALLS, i
 from workloads.imports.execution.read import ExecutionTrace, ObservedNode
 from workloads.imports.fields import wholes
 from workloads.imports.kineto.events import Args
-from workloads.imports.op_columns import Names, append_columns, columns_of
+from workloads.imports.op_columns import Columns, Names
 from workloads.imports.recording.columns import CollectiveMeta, FrameworkCalls, GpuRecording
 from workloads.imports.recording.intervals import innermost
 
@@ -35,7 +34,7 @@ class HostCalls:
 
     def __init__(self) -> None:
         self.names = Names()
-        self._found: array[int] = array("q")
+        self._found = Columns(4 + len(_FUNCTION_IDS))
 
     def take(
         self, names: list[str], args: list[Args], start_ps: IntArray, end_ps: IntArray, threads: list[int]
@@ -46,11 +45,11 @@ class HostCalls:
             np.maximum(0, wholes(values, key, 0))
             for key, values in zip(_FUNCTION_IDS, zip(*told, strict=True), strict=True)
         ]
-        append_columns(self._found, (start_ps, end_ps, threads, self.names.codes(names), *ids))
+        self._found.add((start_ps, end_ps, threads, self.names.codes(names), *ids))
 
     def columns(self) -> IntArray:
         """Rows start, end, thread, name and the ids; columns sorted by start, outer calls first."""
-        table = columns_of(self._found, 4 + len(_FUNCTION_IDS))
+        table = self._found.joined()
         return table[:, np.lexsort((-table[1], table[0]))]
 
 

@@ -19,14 +19,15 @@ from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.outside import limits
 from simcore.units import MIB
-from workloads.imports.files import TraceFile
-from workloads.imports.json_events import read_batches
-from workloads.imports.kineto.events import TraceEvent, decode
+from workloads.imports.files import TraceFile, is_packed
+from workloads.imports.json_events import Piece, read_batches
+from workloads.imports.kineto.events import TraceEvent, decode, events_of
 from workloads.imports.kineto.read import KinetoReader, read_kineto
 from workloads.imports.recording.columns import GpuRecording
 
@@ -52,9 +53,7 @@ def read_on_all_cores(source: TraceFile) -> GpuRecording:
 
 def _cores_beside(source: TraceFile) -> int:
     """How many forks may help to read ``source``; 0 for a small one."""
-    with source.path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    small = source.num_bytes < (_LARGE_PACKED if packed else _LARGE)
+    small = source.num_bytes < (_LARGE_PACKED if is_packed(source) else _LARGE)
     if small or multiprocessing.current_process().daemon or not sys.platform.startswith("linux"):
         return 0  # elsewhere a fork of a process with threads is not safe
     return min(_MOST_FORKS, len(os.sched_getaffinity(0)) - 1)
@@ -64,7 +63,7 @@ def _read_beside(source: TraceFile, num_forks: int) -> GpuRecording:
     """As :func:`read_on_all_cores`.  LeftToOneError where it is not so simple."""
     header: dict[str, Any] = {}
     reader = KinetoReader(source.label)
-    with _Forks(reader, num_forks) as forks:
+    with _Forks(source, reader, num_forks) as forks:
         try:
             for _, found in read_batches(source, header, forks.read, reader.event, last=decode):
                 forks.take(found)
@@ -77,7 +76,8 @@ def _read_beside(source: TraceFile, num_forks: int) -> GpuRecording:
 class _Forks:
     """Forks of this process, which begin when the reader's clock has begun."""
 
-    def __init__(self, reader: KinetoReader, count: int) -> None:
+    def __init__(self, source: TraceFile, reader: KinetoReader, count: int) -> None:
+        self._path = None if source.info is not None or is_packed(source) else source.path
         self._reader, self._count = reader, count
         self._waiting: deque[Future[KinetoReader] | KinetoReader] = deque()
         self._pool: ProcessPoolExecutor | None = None
@@ -90,17 +90,19 @@ class _Forks:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def read(self, text: str) -> list[Any]:
+    def read(self, piece: Piece) -> list[Any]:
         """Let the events of a window be read, by whoever has time first."""
         if not self._reader.has_begun:
-            return decode(text)
+            return decode(piece)
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 self._count, multiprocessing.get_context("fork"), _begin, (self._reader.successor(),)
             )
         if sum(isinstance(one, Future) and not one.done() for one in self._waiting) < _AHEAD * self._count:
-            return [self._pool.submit(_window, text)]
-        return [_read(self._reader.successor(), text)]
+            if self._path is None or piece.inside is None:
+                return [self._pool.submit(_window, piece.text)]
+            return [self._pool.submit(_window_of, self._path, *piece.inside)]
+        return [_read(self._reader.successor(), piece.text)]
 
     def take(self, found: list[Any]) -> None:
         """Take what :meth:`read` gave, or single events."""
@@ -141,10 +143,17 @@ def _window(text: str) -> KinetoReader:
     return _read(_reader[0].successor(), text)
 
 
+def _window_of(path: Path, first: int, size: int) -> KinetoReader:
+    """A window that a fork reads from the file: sooner than it is handed it."""
+    with path.open("rb") as file:
+        file.seek(first)
+        return _window(f"[{file.read(size).decode(errors='replace')}]")
+
+
 def _read(reader: KinetoReader, text: str) -> KinetoReader:
     """The events of a window in a reader.  LeftToOneError where they are not all plain."""
     try:
-        events = decode(text)
+        events = events_of(text)
         reader.take(0, events)
         reader.flush()
     except (ValueError, RecursionError, MemoryError, InputError) as error:

@@ -16,7 +16,7 @@ import msgspec
 
 from simcore.outside import quoted
 from workloads.imports.fields import ABSENT, RefusedError, WrongFieldError
-from workloads.imports.json_events import JSON
+from workloads.imports.json_events import JSON, Piece
 
 _NO_JSON: Final = msgspec.Raw(b"")
 
@@ -80,7 +80,12 @@ _FIELDS: Final = tuple(
 _NO_ARGS: Final = Args()
 
 
-def decode(text: str) -> list[TraceEvent]:
+def decode(piece: Piece) -> list[TraceEvent]:
+    """The events of a piece of a trace, as :func:`events_of`."""
+    return events_of(piece.text)
+
+
+def events_of(text: str) -> list[TraceEvent]:
     """The events of a JSON array; ValueError where not all are plain, to be read one by one."""
     try:
         return _DECODER.decode(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -18,7 +17,7 @@ from workloads.imports.collective_names import issues_communication
 from workloads.imports.fields import ABSENT, RefusedError, WrongFieldError, text_of, texts, whole_of, wholes
 from workloads.imports.kineto.events import Args, Decoded, TraceEvent, args_of
 from workloads.imports.kineto.times import EventClock
-from workloads.imports.op_columns import Names, append_columns, append_renumbered, codes_of, columns_of
+from workloads.imports.op_columns import Columns, Names, codes_of
 from workloads.imports.recorded import Step
 from workloads.imports.recording.columns import FrameworkCalls
 from workloads.imports.recording.host_notes import HostNotes, ModuleCalls, PhaseSpans
@@ -62,7 +61,7 @@ class HostColumns:
         self.ranges = StepRanges()
         self.optimizers: list[tuple[int, int]] = []  # start and end of each step of an optimizer
         self._clock, self._names, self._threads, self._note_calls = clock, names, threads, note_calls
-        self._framework: array[int] = array("q")  # six numbers an op, in the order of FrameworkCalls
+        self._framework = Columns(6)  # in the order of FrameworkCalls
         self._says = _Says()
         self._shapes = Decoded(partial(self._json, key="Input Dims", none=None))
         self._types = Decoded(partial(self._json, key="Input type", none="null"))
@@ -98,7 +97,7 @@ class HostColumns:
 
     def append(self, other: HostColumns, names: IntArray, threads: IntArray) -> None:
         """Append columns whose names and threads have these numbers here."""
-        append_renumbered(self._framework, other._framework, 6, {2: threads, 3: names, 4: names, 5: names})
+        self._framework.append(other._framework, {2: threads, 3: names, 4: names, 5: names})
         self.steps.extend(other.steps)
         self.optimizers.extend(other.optimizers)
         self.ranges.append(other.ranges)
@@ -120,7 +119,7 @@ class HostColumns:
 
     def framework(self) -> FrameworkCalls:
         """The ops whose shapes were recorded."""
-        return FrameworkCalls(*columns_of(self._framework, 6))
+        return FrameworkCalls(*self._framework.joined())
 
     def _is_timed(self, event: TraceEvent) -> bool:
         """Whether an event has times; what is no step is not replayed without.  RefusedError for a step."""
@@ -175,7 +174,7 @@ class HostColumns:
                 [shapes[at] for at in shaped],
                 self._types.numbers([args[at] for at in shaped], "types", "types_of_old"),
             )
-            append_columns(self._framework, (*when[:, shaped], *rows))
+            self._framework.add((*when[:, shaped], *rows))
 
     def _json(self, value: Any, key: str, none: str | None) -> int:
         """The number of a list as JSON text, or of ``none``."""

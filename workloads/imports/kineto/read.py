@@ -7,7 +7,6 @@ frames only count.  Categories are compared in lower case and by their old names
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
@@ -37,7 +36,7 @@ from workloads.imports.json_events import read_batches
 from workloads.imports.kineto.events import Args, Decoded, TraceEvent, args_of, decode, event_of
 from workloads.imports.kineto.host import HostColumns, NoteCalls, ThreadNumbers
 from workloads.imports.kineto.times import EventClock
-from workloads.imports.op_columns import Names, append_columns, append_renumbered, columns_of
+from workloads.imports.op_columns import Columns, Names
 from workloads.imports.recorded import MAX_RANKS
 from workloads.imports.recording.columns import (
     UNKNOWN,
@@ -108,9 +107,9 @@ class KinetoReader:
         self._names = Names()
         self._threads = ThreadNumbers()
         self._host = HostColumns(self._clock, self._names, self._threads, note_calls)
-        self._gpu: array[int] = array("q")  # ten numbers an activity, in the order of Activities
-        self._grids: array[int] = array("q")  # five numbers an activity, as blocks_per_sm wants them
-        self._calls: array[int] = array("q")  # five numbers a call, in the order of ApiCalls
+        self._gpu = Columns(10)  # in the order of Activities
+        self._grids = Columns(5)  # of each activity, as blocks_per_sm wants them
+        self._calls = Columns(5)  # in the order of ApiCalls
         self._syncs: dict[int, SyncRecord] = {}
         self._meta: dict[CollectiveMeta, int] = {}
         self._known_meta: dict[object, int] = {}  # the same, by what stands in the file
@@ -155,9 +154,9 @@ class KinetoReader:
         threads = self._threads.joined(other._threads)
         told = np.array([*(self._number_of_told(one) for one in other._meta), -1])
         events = np.arange(first, first + other.num_events)
-        append_renumbered(self._gpu, other._gpu, 10, {6: names, 8: told, 9: events})
-        append_renumbered(self._calls, other._calls, 5, {2: threads, 3: names})
-        self._grids.extend(other._grids)
+        self._gpu.append(other._gpu, {6: names, 8: told, 9: events})
+        self._calls.append(other._calls, {2: threads, 3: names})
+        self._grids.append(other._grids, {})
         self._syncs.update(other._syncs)
         self._roles.update(other._roles)
         self._clock.whole &= other._clock.whole
@@ -222,7 +221,7 @@ class KinetoReader:
         start, end = self._clock.intervals(events)
         names = self._names.codes(texts([event.name for event in events], "name"))
         correlation = wholes([given.correlation for given in args_of(events)], "correlation", 0)
-        append_columns(self._calls, (start, end, self._threads.of(events), names, correlation))
+        self._calls.add((start, end, self._threads.of(events), names, correlation))
 
     def _take_activities(self, numbers: Sequence[int], events: Sequence[TraceEvent]) -> None:
         start, end = self._clock.intervals(events)
@@ -242,11 +241,8 @@ class KinetoReader:
         correlation = wholes([given.correlation for given in args], "correlation", 0)
         names = self._names.codes(texts([event.name for event in events], "name"))
         kind = [self._roles[event.cat] for event in events]
-        append_columns(
-            self._gpu, (start, end, kind, device, stream, correlation, names, num_bytes, meta, numbers)
-        )
-        append_columns(
-            self._grids,
+        self._gpu.add((start, end, kind, device, stream, correlation, names, num_bytes, meta, numbers))
+        self._grids.add(
             (
                 self._of_grid.numbers(args, "grid"),
                 self._of_block.numbers(args, "block"),
@@ -303,11 +299,11 @@ class KinetoReader:
     def finish(self, header: dict[str, Any]) -> GpuRecording:
         """The trace, once all events are taken."""
         self.flush()
-        gpu = columns_of(self._gpu, 10)
+        gpu = self._gpu.joined()
         if not gpu.shape[1]:
             what = ", ".join(sorted({category.lower() for category in self._roles if category})) or "nothing"
             raise InputError(f"{self.label}: no GPU events (kernels, copies) among {what}: nothing to replay")
-        calls = columns_of(self._calls, 5)
+        calls = self._calls.joined()
         calls = calls[:, np.argsort(calls[0], kind="stable")]
         try:
             rank, world_size, base_ns, device = _told(header)
@@ -325,7 +321,7 @@ class KinetoReader:
                 host.notes.phases.backwards(),
                 launched if len(launched) else gpu[0],
             )  # fmt: skip
-        grids = columns_of(self._grids, 5)
+        grids = self._grids.joined()
         absurd = ((grids[1:] < 0) | (grids[1:] > _MAX_OF_BLOCK)).any(axis=0)
         if absurd.any():
             raise self._bad(

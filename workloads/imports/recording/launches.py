@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcore.graph.ops import IntArray
+from simcore.graph.ops import IntArray, told_apart
 from simcore.records import dataclass
 from simcore.units import PS_PER_US
 from workloads.imports.recorded import BoolArray
@@ -185,9 +185,10 @@ def host_order(
 def _threads(ops: RankOps, blocks: list[HostBlock], threads: HostThreads) -> IntArray:
     """By entry, ops before blocks; ops without a launch call are the main thread's."""
     calls = ops.trace.calls
-    known = {int(name): threads.of(int(name)) for name in np.unique(calls.thread)}
-    launching = [known[int(calls.thread[call])] if call >= 0 else 0 for call in ops.call.tolist()]
-    return np.array([*launching, *(block.thread for block in blocks)], dtype=np.int64)
+    names, number = told_apart(calls.thread)
+    known = np.array([*map(threads.of, names.tolist()), 0], dtype=np.int64)
+    launching = known[np.append(number, -1)[ops.call]]  # the last one is that of no call
+    return np.append(launching, np.array([block.thread for block in blocks], dtype=np.int64))
 
 
 def _early(

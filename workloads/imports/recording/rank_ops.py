@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from simcore.errors import InputError
-from simcore.graph.ops import IntArray
+from simcore.graph.ops import IntArray, told_apart
 from simcore.records import dataclass
 from simcore.units import PS_PER_US, format_time
 from workloads.imports.collective_names import collective_kind, is_communication
@@ -105,12 +105,12 @@ def rank_ops(trace: GpuRecording) -> RankOps:
     start, end = gpu.start_ps[row], gpu.end_ps[row].copy()
     call = _launching_calls(trace)[row]
     device = gpu.device[row]
-    pairs = np.stack([device, gpu.stream[row]])
-    streams, lane = np.unique(pairs, axis=1, return_inverse=True)
-    lane = lane.reshape(-1).astype(np.int64)
-    one_device = len(np.unique(device)) == 1
-    names = [str(s) if one_device else f"{d}:{s}" for d, s in streams.T.tolist()]
-    numbers = [int(s) for s in streams[1]]
+    (devices, on_device), (streams, on_stream) = told_apart(device), told_apart(gpu.stream[row])
+    pairs, lane = told_apart(on_device * len(streams) + on_stream)
+    of_pair, numbers = np.divmod(pairs, len(streams))
+    numbers = streams[numbers].tolist()
+    devices_of = devices[of_pair].tolist()
+    names = [f"{d}:{s}" if len(devices) > 1 else str(s) for d, s in zip(devices_of, numbers, strict=True)]
     chained: list[tuple[int, int]] = []
     trimmed = 0
     for number in range(len(names)):
