@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributions import constraints
 from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.fake import gpu_kernels, shapes_by_running, visible_devices
+from workloads.tracing.fake import gpu_kernels, recurrent, shapes_by_running, visible_devices
 from workloads.tracing.fake.known_values import (
     forget,
     least,
@@ -281,6 +281,7 @@ def install() -> None:
     _patch_random_state()
     _patch_distributions()
     gpu_kernels.install()
+    recurrent.install()
     shapes_by_running.install()
 
 
