@@ -67,7 +67,9 @@ Block().cuda()(torch.zeros(2, 4, device="cuda"))
 """
 
 
-def test_shapes_that_do_not_fit_are_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_shapes_that_do_not_fit_are_said_once(
+    one_pool: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Of one rank, the script's own lines first; torch's own words of every rank are not heard."""
     script = tmp_path / "wide.py"
     script.write_text(WIDE)

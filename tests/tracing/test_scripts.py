@@ -255,7 +255,7 @@ def test_a_traced_script_is_a_graph_folder(tmp_path: Path) -> None:
         ),
         (
             [str(SCRIPTS / "small.py"), "--world-size", "8", "--hang-s", "nan"],
-            "hang-s: nan must be at least 1",
+            "hang-s: nan must be at least 0.25",
         ),
         (
             [str(SCRIPTS / "small.py"), "--world-size", "8", "--max-ranks", "0"],

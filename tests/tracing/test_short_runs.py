@@ -10,8 +10,9 @@ from workloads.tracing import MegatronGptJob, TraceReport
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.drive.trace import trace_in
-from workloads.tracing.recipes.megatron import ranks, short_runs
+from workloads.tracing.recipes.megatron import ranks
 from workloads.tracing.recipes.megatron.alike import filled
+from workloads.tracing.recipes.megatron.short_runs import ShortRuns
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 INTERLEAVED = job(
@@ -37,9 +38,14 @@ def test_what_is_told_is_what_is_run(
     megatron_pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, case: MegatronGptJob, whole: int
 ) -> None:
     told, report = trace_in(megatron_pool, case, few := TraceReport()), TraceReport()
-    monkeypatch.setattr(short_runs, "_FEWEST_STAGES", 99)
-    monkeypatch.setattr(short_runs, "exchanged", lambda *_: None)
-    monkeypatch.setattr(ranks, "filled", lambda *_: None)
+    begins = ShortRuns.__init__
+
+    def telling_nothing(self: ShortRuns, *given: Any) -> None:
+        begins(self, *given)
+        self.tell_no_more()
+
+    monkeypatch.setattr(ShortRuns, "__init__", telling_nothing)
+    monkeypatch.setattr(ranks._Programs, "_filled", lambda *_: {})
     assert graph_hash(trace_in(megatron_pool, case, report)) == graph_hash(told)
     assert (few.processes["fingerprint"], report.processes["fingerprint"]) == (whole, case.world_size)
 

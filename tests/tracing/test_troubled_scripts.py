@@ -44,9 +44,9 @@ def run(pool: WorkerPool, script: str, *arguments: str, **options: Any) -> Any:
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
         (
             "hang",
-            {"hang_s": 2.0},
+            {"hang_s": 0.5},
             [
-                "no tensor operation for 2 s",
+                "no tensor operation for 0.5 s",
                 "in the script: troubled.py:",
                 "in main\n  called from: troubled.py:",
                 "remove",
@@ -54,7 +54,7 @@ def run(pool: WorkerPool, script: str, *arguments: str, **options: Any) -> Any:
         ),
         (
             "endless",
-            {"hang_s": 1.0},
+            {"hang_s": 0.25},
             ["no tensor operation for", "s of processors used", "in the script: troubled.py:"],
         ),
         (
@@ -112,7 +112,7 @@ def test_a_pass_that_fails_is_told_of_although_the_script_goes_on(pool: WorkerPo
 @needs_torch
 @pytest.mark.parametrize(("how", "odd", "world"), [("diverges", 1, "2"), ("third", 2, "4")])
 def test_ranks_that_communicate_differently_are_refused(
-    tmp_path: Path, how: str, odd: int, world: str
+    one_pool: None, tmp_path: Path, how: str, odd: int, world: str
 ) -> None:
     target = tmp_path / "graph"
     arguments = [str(SCRIPTS / "troubled.py"), how, "--world-size", world, "--jobs", "1"]

@@ -30,13 +30,14 @@ def watched(hang_s: float, recorder: Any) -> Iterator[None]:
     machine that has too much to do, who is ready for most of the time computes, too.
     """
     seen, quiet, worked, queued = -1, 0.0, 0.0, 0.0
+    watch_s = min(_WATCH_S, hang_s)
 
     def look(*_: object) -> None:
         nonlocal seen, quiet, worked, queued
         if recorder.num_calls != seen:
             seen, quiet, worked, queued = recorder.num_calls, 0.0, _processor_s(), _queued_s()
             return
-        quiet += _WATCH_S
+        quiet += watch_s
         if quiet >= hang_s:
             busy = _processor_s() - worked
             ready = busy + _queued_s() - queued
@@ -48,7 +49,7 @@ def watched(hang_s: float, recorder: Any) -> Iterator[None]:
                 raise ScriptHangError(said)
 
     outer = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _WATCH_S, _WATCH_S)
+    signal.setitimer(signal.ITIMER_REAL, watch_s, watch_s)
     try:
         yield
     finally:

@@ -106,7 +106,7 @@ class ScriptJob:
             ("max-ranks", self.max_ranks, 1, MAX_RANKS),
             ("steps", self.step, 0, MAX_STEP),
             ("tokens-per-step", self.tokens_per_step, 0, MAX_TOKENS),
-            ("hang-s", self.hang_s, 1, math.inf),
+            ("hang-s", self.hang_s, 0.25, math.inf),
         ):
             if not value >= lowest:  # NaN, too
                 raise InputError(f"{name}: {value} must be at least {lowest}")
