@@ -110,7 +110,7 @@ class Rank:
 
     # -- waiting for each other ------------------------------------------------------------------
 
-    def _completion(self, stream: int, number: int) -> Signal:
+    def completion(self, stream: int, number: int) -> Signal:
         """Fires when item ``number`` of ``stream`` completes."""
         signal = self._waiters.get((stream, number))
         if signal is None:
@@ -118,7 +118,7 @@ class Rank:
         return signal
 
     def _followed(self, stream: int, main: int, number: int) -> Signal:
-        """As :meth:`_completion` of an item of the main stream, for a stream that a player answers for, too:
+        """As :meth:`completion` of an item of the main stream, for a stream that a player answers for, too:
         as long as it does, the stream sleeps.
         """
         mine = Signal(self._clock)
@@ -128,7 +128,7 @@ class Rank:
             mine.fire()
 
         self._followers[stream] = number, wake
-        self._completion(main, number).callbacks.append(wake)
+        self.completion(main, number).callbacks.append(wake)
         return mine
 
     def _launched(self, segment: int) -> Signal:
@@ -142,7 +142,7 @@ class Rank:
         for number, segment in enumerate(self.tape.segments):
             for stream, item in segment.waits:
                 if self.done[stream] <= item:
-                    yield self._completion(stream, item)
+                    yield self.completion(stream, item)
             base = max(free_at, self._clock.now)
             self.host_begin.append(free_at)
             self.host_base.append(base)
@@ -165,7 +165,7 @@ class Rank:
             for other, item in waits:
                 if done[other] <= item:
                     yield (
-                        self._completion(other, item) if other != main else self._followed(stream, main, item)
+                        self.completion(other, item) if other != main else self._followed(stream, main, item)
                     )
                     if done[stream] != here:  # a player has taken the stream further meanwhile
                         break
@@ -215,6 +215,23 @@ class Rank:
                 if waiter is not None:
                     waiter.fire()
 
+    def to_come(self, stream: int, number: int) -> Signal | None:
+        """Fires when an item completes; None: it has."""
+        return self.completion(stream, number) if self.done[stream] <= number else None
+
+    def release(self, stream: int, number: int) -> None:
+        """An item has ended, though its stream sleeps: wake who waits for it, other than who sleeps, too."""
+        self.done[stream] = number + 1
+        waiter = self._waiters.pop((stream, number), None)
+        if waiter is None:
+            return
+        asleep = [wake for _, wake in self._followers.values()]
+        kept = [wake for wake in waiter.callbacks if wake in asleep]
+        if kept:
+            waiter.callbacks = [wake for wake in waiter.callbacks if wake not in kept]
+            self.completion(stream, number).callbacks.extend(kept)
+        waiter.fire()
+
     def pass_by(self, streams: Sequence[int], place: Sequence[int], needed: Sequence[int]) -> None:
         """Items of ``streams`` before ``place`` are done, without their coroutines: wake who waits.
 
@@ -234,7 +251,7 @@ class Rank:
                     waiters[lead, number] = waiters.pop((lead, before))
                 else:
                     signal.callbacks.remove(wake)
-                    self._completion(lead, number).callbacks.append(wake)
+                    self.completion(lead, number).callbacks.append(wake)
                 self._followers[stream] = number, wake
         if waiters:
             woken = [key for key in waiters if key[0] in streams and key[1] < done[key[0]]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,10 @@ from simcore.network.fluid import FluidNetwork
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
-    from simcore.engine.items import Call, Item
+    from simpy.events import Event
+
+    from simcore.clock import Signal
+    from simcore.engine.items import Call
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.shortcuts.cells import Cell
     from simcore.engine.tape import Tape
@@ -37,9 +41,14 @@ Bound = dict["Call", tuple[Communicator, CollectivePlan]]
 Share = tuple[int, tuple[tuple[float, float], ...]]
 
 
+#: A watched item has ended: what follows at that instant is done before its stream goes on.
+RELEASED: Final = -1
+
+
 class Disturbance(NamedTuple):
     """What others do to a GPU: take or give back a ``number`` of SMs; draw on HBM, or no longer, with the
-    flow of a ``number`` (actual and desired bytes/ps); or kernels are to be re-rated after that.
+    flow of a ``number`` (actual and desired bytes/ps); or kernels are to be re-rated after that.  Or the
+    watched item of a ``number`` ends.
     """
 
     kind: int
@@ -57,13 +66,13 @@ class CellTimes:
 
     ``columns`` are (ready, start, end) of items and (start, end) of ops, its streams in turn, ps from the
     cell's start; -1 where a rank keeps none.  ``changes`` are (time, call, change of the call's rate in
-    bytes/ps).  ``last[s]``: when the last item of stream ``s`` has ended, ps.
+    bytes/ps).  ``released`` are (end, number) of its watched items, in that order.
     """
 
     lasts_ps: int
     columns: tuple[array[int], ...]
     changes: tuple[tuple[int, int, float], ...]
-    last: tuple[int, ...]
+    released: tuple[tuple[int, int], ...]
 
 
 class DisturbedError(Exception):
@@ -149,13 +158,13 @@ class Playing:
         clock.now, self._before = 0, clock.num_events
         self._cell = cell
         self._sizes = [len(stream) for stream in cell.items]
-        gpu = self._gpu = Gpu(
+        gpu = self.gpu = Gpu(
             clock, lab.network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
             execution=lab.execution, fence_ps=rank.gpu.fence_ps,
         )  # fmt: skip
         gpu.sms.held, draws = share
-        self._others = [Flow(clock, OUTSIDE, ()) for _ in draws]
-        gpu.draws.update(zip(self._others, draws, strict=True))
+        self.flows = [Flow(clock, OUTSIDE, ()) for _ in draws]
+        gpu.draws.update(zip(self.flows, draws, strict=True))
         bound, self._number_of = lab.bound(rank, signature, cell)
         self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound)
         for coroutine in self._rank.coroutines()[1:]:
@@ -180,13 +189,13 @@ class Playing:
         """Whether all items are done."""
         return self._rank.done == self._sizes
 
-    def play_before(self, since_ps: int) -> None:
-        """What is due before then.  Errors: DisturbedError."""
-        self.clock.play_until(since_ps)
+    def make(self, changes: Sequence[tuple[int, Disturbance]]) -> None:
+        """What others do, and when after the cell's begin.  Errors: DisturbedError."""
+        replay(self.clock, [(since_ps, self, change) for since_ps, change in changes])
 
-    def make(self, change: Disturbance) -> None:
-        """What others do now.  Errors: DisturbedError."""
-        make(change, self._gpu, self._others)
+    def to_come(self, number: int) -> Signal | None:
+        """See :class:`Actor`."""
+        return self._rank.to_come(*self._cell.watched[number])
 
     def times(self) -> CellTimes:
         """After all has been played, which it does.  Errors: DisturbedError where something does not end."""
@@ -196,7 +205,58 @@ class Playing:
         log = self.lab.network.log
         plans = [self._number_of[plan] for plan in log.plan]
         changes = tuple(zip(log.time_ps, plans, log.change, strict=True))
-        return _times(self._rank, self._cell.items, changes)
+        return _times(self._rank, self._cell, changes)
+
+
+class Actor(Protocol):
+    """A rank that plays a cell, whose GPU others change, with ``flows``, by their number in changes."""
+
+    gpu: Gpu
+    flows: list[Flow]
+
+    def to_come(self, number: int) -> Signal | None:
+        """Fires when the watched item of a number ends; None: it has."""
+        ...
+
+
+def replay(clock: Clock, changes: Sequence[tuple[int, Actor, Disturbance]]) -> None:
+    """What others do to ranks, in the order of times, while what these do is played.
+
+    Errors: DisturbedError where SMs are not free.
+    """
+    place = 0
+    while place < len(changes):
+        time_ps, actor, change = changes[place]
+        place += 1
+        clock.play_until(time_ps)
+        if change.kind != RELEASED:
+            make(change, actor.gpu, actor.flows)
+            continue
+        following = []
+        while place < len(changes) and changes[place][:2] == (time_ps, actor):
+            following.append(changes[place][2])
+            place += 1
+        failed: list[DisturbedError] = []
+        then = partial(_make_all, following, actor, failed)
+        end = actor.to_come(change.number)
+        if end is None:
+            then(None)
+        else:
+            end.callbacks.append(then)
+            while end.callbacks is not None:
+                clock.step()
+        if failed:
+            raise failed[0]
+
+
+def _make_all(
+    changes: Sequence[Disturbance], actor: Actor, failed: list[DisturbedError], _: Event | None
+) -> None:
+    try:
+        for change in changes:
+            make(change, actor.gpu, actor.flows)
+    except DisturbedError as error:  # not through the coroutine that goes on next
+        failed.append(error)
 
 
 def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
@@ -235,18 +295,16 @@ def _tape_of(tape: Tape, cell: Cell) -> Tape:
     )
 
 
-def _times(
-    rank: Rank, items: Sequence[Sequence[Item]], changes: tuple[tuple[int, int, float], ...]
-) -> CellTimes:
+def _times(rank: Rank, cell: Cell, changes: tuple[tuple[int, int, float], ...]) -> CellTimes:
     """A soloist's records."""
     rank.lay_out()
     columns = rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end
     _, start, end, _, op_end = columns
-    last = []
-    item = op = 0
-    for stream in items:
-        ended = 0
-        for one in stream:
+    lasts_ps = item = op = 0
+    watched = {place: number for number, place in enumerate(cell.watched)}
+    released = []
+    for s, stream in enumerate(cell.items):
+        for k, one in enumerate(stream):
             ops = num_ops(one)
             if end[item] >= 0:
                 ended = end[item]
@@ -256,5 +314,7 @@ def _times(
                 assert isinstance(one.work, KernelSequence)
                 ended = start[item] + one.work.alone.after[-1]
             item, op = item + 1, op + ops
-        last.append(ended)
-    return CellTimes(max(last), columns, changes, tuple(last))
+            lasts_ps = max(lasts_ps, ended)
+            if (s, k) in watched:
+                released.append((ended, watched[s, k]))
+    return CellTimes(lasts_ps, columns, changes, tuple(sorted(released)))

@@ -156,9 +156,7 @@ class CellBook:
         """
         lab = self._labs.pop() if self._labs else self._new_lab()
         playing = Playing(lab, own.rank, own.signature(course.cell), course.cell, course.share)
-        for since_ps, change in course.changes:
-            playing.play_before(since_ps)
-            playing.make(change)
+        playing.make(course.changes)
         return playing
 
     def _new_lab(self) -> Lab:

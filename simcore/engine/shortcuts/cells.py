@@ -6,6 +6,7 @@ Note [Cells]
     rank's own class, over its own ports (tensor parallelism, say).  What happens inside a cell then depends
     on nothing but the share of the GPU that others leave it, and cells follow one another without gaps: a
     *chain* of them is one event as long as nobody comes or goes (:mod:`simcore.engine.shortcuts.span`).
+    Items in it that others wait for are *watched*: when they end is known, and who waits goes on then.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ class Cell:
     """What a cell plays, wherever it stands: one object for all that play the same.
 
     ``items[s]`` are those on local stream ``s``, their waits counted from the cell's start (only those inside
-    it).  ``calls`` are its communication in that order.
+    it).  ``calls`` are its communication in that order, ``watched`` the items (local stream, item) that
+    others wait for.
     """
 
     items: tuple[tuple[Item, ...], ...]
     calls: tuple[Call, ...]
     distinct: tuple[Call, ...]  # calls without repetition
     shape: tuple[tuple[int, int], ...]  # [stream]: items, ops
+    watched: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,26 +48,25 @@ class Pattern:
     cells: tuple[Cell, ...]
     calls: tuple[Call, ...]
     distinct: tuple[Call, ...]
-    watched: tuple[int, ...]  # local streams whose last item others wait for
     first_item: tuple[int, ...]  # of each cell, over all its streams, and the end
     first_call: tuple[int, ...]  # of each cell, and the end
 
     @classmethod
-    def of(cls, cells: tuple[Cell, ...], watched: tuple[int, ...] = ()) -> Pattern:
-        """From cells, and the local streams whose last item others wait for."""
+    def of(cls, cells: tuple[Cell, ...]) -> Pattern:
+        """From cells."""
         calls = tuple([call for cell in cells for call in cell.calls])
         first_item = tuple(accumulate([sum([items for items, _ in cell.shape]) for cell in cells], initial=0))
         first_call = tuple(accumulate([len(cell.calls) for cell in cells], initial=0))
-        return cls(cells, calls, tuple(dict.fromkeys(calls)), watched, first_item, first_call)
+        return cls(cells, calls, tuple(dict.fromkeys(calls)), first_item, first_call)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Patterns:
-    """Patterns and cells that have been found: cells by what they play, patterns by their cells and watched
-    streams, and by where they stand in templates.
+    """Patterns and cells that have been found: cells by what they play, patterns by their cells, and by where
+    they stand in templates.
     """
 
-    patterns: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
+    patterns: dict[tuple[Cell, ...], Pattern] = field(default_factory=dict)
     placed: dict[tuple[object, ...], dict[bytes, Pattern]] = field(default_factory=dict)
     cells: dict[tuple[object, ...], Cell] = field(default_factory=dict)
 

@@ -14,19 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from simcore.engine.shortcuts.apart import Disturbance, make
+from simcore.engine.shortcuts.apart import Actor, Disturbance, replay
 
 if TYPE_CHECKING:
     from simcore.clock import Clock
     from simcore.engine.gpu import Gpu
-    from simcore.network.flow import Flow
 
 
-class Member(Protocol):
-    """A rank's stretch of cells under way."""
-
-    gpu: Gpu
-    flows: list[Flow]  # those that draw on the GPU since its cell began, by their number in changes
+class Member(Actor, Protocol):
+    """A rank's stretch of cells under way; its ``flows`` are those on the GPU since its cell began."""
 
     @property
     def state(self) -> object:
@@ -93,7 +89,7 @@ class Company:
         begins = {member.since() for member in members}
         assert len(begins) == 1, "members of a company began a cell at different times"
         (begin,) = begins
-        changes = [
+        changes: list[tuple[int, Actor, Disturbance]] = [
             (begin + since_ps, member, change) for member in members for since_ps, change in member.changes
         ]
         changes.sort(key=lambda one: one[0])
@@ -101,9 +97,7 @@ class Company:
         with self._clock.catching_up(begin):
             for member in members:
                 member.wake()
-            for time_ps, member, change in changes:
-                self._clock.play_until(time_ps)
-                make(change, member.gpu, member.flows)
+            replay(self._clock, changes)
         for sms, before in held_for:
             sms.held_for = before
 

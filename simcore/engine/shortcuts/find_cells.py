@@ -118,8 +118,10 @@ class _Finder:
         return np.stack([items[quiet], *(done[quiet] for done in self._done)], axis=1)
 
     def are_closed(self, places: IntArray) -> BoolArray:
-        """Whether the cells between ``places`` concern nobody else, but for who waits for their ends, and are
-        of one piece.
+        """Whether the cells between ``places`` concern nobody else, but for who waits for what is in them,
+        and are launched in one piece.
+
+        An item that others wait for is not waited for inside the cell, too: who goes on first could matter.
         """
         closed = np.ones(max(0, len(places) - 1), dtype=np.bool_)
         first = places[:-1, 0]
@@ -128,12 +130,21 @@ class _Finder:
             lo, hi = places[:-1, s], places[1:, s]
             some = hi > lo
             last = np.where(some, hi - 1, 0)
-            for column, value in ((self._segment[s], segment), (self._instance[s], instance)):
-                closed &= ~some | ((column[np.where(some, lo, 0)] == value) & (column[last] == value))
+            begin = np.where(some, lo, 0)
+            column = self._segment[s]
+            closed &= ~some | ((column[begin] == segment) & (column[last] == segment))
+            closed &= ~some | (self._instance[s][begin] >= instance)
             closed &= _count(self._odd[s], lo, hi) == 0
-            # The first item may have waited for others, the last one may be waited for.
+            # The first item may have waited for others.
             closed &= _count(self._abroad[s], np.minimum(lo + (s == 0), hi), hi) == 0
-            closed &= _count(self._watched[s], lo, np.maximum(hi - 1, lo)) == 0
+            item, of, awaited = self._waits[s].T
+            cell = np.searchsorted(places[:, s], item, side="right")
+            for other, watched in enumerate(self._watched):
+                mine = np.flatnonzero(of == other)
+                mine = mine[watched[awaited[mine]]]
+                there = np.searchsorted(places[:, other], awaited[mine], side="right")
+                inside = cell[mine][cell[mine] == there] - 1
+                closed[inside[(inside >= 0) & (inside < len(closed))]] = False
         return closed
 
     def go_on(self, places: IntArray) -> BoolArray:
@@ -174,21 +185,25 @@ class _Finder:
         """
         places, ops, tape = self._places, self._ops, self._tape
         first, last = places[begins], places[stops]
-        ends_watched = np.zeros((len(begins), len(self._streams)), dtype=np.int64)
-        for s, column in enumerate(self._watched):
-            if len(column):
-                ends_watched[:, s] = column[np.maximum(last[:, s] - 1, 0)] & (
-                    last[:, s] > places[stops - 1, s]
-                )
         instance = self._instance[0][first[:, 0]]
+        last_instance = instance.copy()
+        for s, column in enumerate(self._instance):
+            some = last[:, s] > first[:, s]
+            np.maximum(last_instance, column[last[:, s] - 1], out=last_instance, where=some)
         begins_at = tape.order[ops[begins, 0]] - tape.flat.first[instance]
         where = np.concatenate(
             [
                 np.stack([tape.flat.program.template[instance], begins_at], axis=1),
-                ends_watched, last - first, ops[stops] - ops[begins],
+                last - first, ops[stops] - ops[begins],
             ], axis=1,
         )  # fmt: skip
         keys = [row.tobytes() for row in np.ascontiguousarray(where, dtype=np.int64)]
+        for s, watched in enumerate(self._watched):
+            bounds = zip(keys, first[:, s].tolist(), last[:, s].tolist(), strict=True)
+            keys = [key + watched[lo:hi].tobytes() for key, lo, hi in bounds]
+        for number in np.flatnonzero(last_instance > instance).tolist():  # what it begins in says it else
+            spanned = tape.flat.program.template[instance[number] : last_instance[number] + 1]
+            keys[number] += spanned.tobytes()
         placed = known.placed.setdefault((tape.kernels, self._streams), {})
         new = {key: number for number, key in enumerate(keys) if key not in placed}
         if new:
@@ -196,12 +211,11 @@ class _Finder:
             lo, hi = begins[numbers], stops[numbers]
             cells = self._cells(ranges(lo, hi - lo), known)
             ends = np.cumsum(hi - lo).tolist()
-            for key, number, begin, end in zip(new, numbers, [0, *ends], ends, strict=False):
-                watched = tuple(np.flatnonzero(ends_watched[number]).tolist())
-                content = (watched, *cells[begin:end])
+            for key, begin, end in zip(new, [0, *ends], ends, strict=False):
+                content = tuple(cells[begin:end])
                 pattern = known.patterns.get(content)
                 if pattern is None:
-                    pattern = known.patterns[content] = Pattern.of(tuple(cells[begin:end]), watched)
+                    pattern = known.patterns[content] = Pattern.of(content)
                 placed[key] = pattern
         return [placed[key] for key in keys]
 
@@ -225,18 +239,21 @@ class _Finder:
             size = ops[1][:, s] - ops[0][:, s]
             op = ranges(ops[0][:, s], size)
             which.append(np.repeat(here, size))
-            things.append(_things(3 * s, self._content[op]))
+            things.append(_things(4 * s, self._content[op]))
             size = end[:, s] - begin[:, s]
             item = ranges(begin[:, s], size)
             which.append(np.repeat(here, size))
-            things.append(_things(3 * s + 1, self._sizes[s][item]))
+            things.append(_things(4 * s + 1, self._sizes[s][item]))
+            watched = np.flatnonzero(self._watched[s][item])
+            which.append(which[-1][watched])
+            things.append(_things(4 * s + 3, item[watched] - begin[which[-1], s]))
             size = waits[1][:, s] - waits[0][:, s]
             wait, mine = self._waits[s][ranges(waits[0][:, s], size)], np.repeat(here, size)
             since = wait[:, 2] - begin[mine, wait[:, 1]]
             inside = since >= 0
             which.append(mine[inside])
             waiting = wait[:, 0] - begin[mine, s]
-            things.append(_things(3 * s + 2, waiting[inside], wait[inside, 1], since[inside]))
+            things.append(_things(4 * s + 2, waiting[inside], wait[inside, 1], since[inside]))
         of = np.concatenate(which)
         content = np.concatenate(things)[np.argsort(of, kind="stable")].tobytes()
         ends = np.cumsum(np.bincount(of, minlength=len(numbers)) * _THING.itemsize).tolist()
@@ -264,9 +281,14 @@ class _Finder:
                 inside.append(Item(0, 0, tuple(waits), True, item.work, item.on_copy_engine))
             out.append(tuple(inside))
         calls = tuple(calls_of(out))
-        bounds = zip(begin, end, first_op, end_op, strict=True)
+        bounds = list(zip(begin, end, first_op, end_op, strict=True))
         shape = tuple((hi - lo, op_hi - op_lo) for lo, hi, op_lo, op_hi in bounds)
-        return Cell(tuple(out), calls, tuple(dict.fromkeys(calls)), shape)
+        watched = [
+            (s, item)
+            for s, (lo, hi, *_) in enumerate(bounds)
+            for item in np.flatnonzero(self._watched[s][lo:hi]).tolist()
+        ]
+        return Cell(tuple(out), calls, tuple(dict.fromkeys(calls)), shape, tuple(watched))
 
 
 def _things(what: int, *values: IntArray) -> npt.NDArray[np.void]:

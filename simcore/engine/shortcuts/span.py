@@ -1,4 +1,4 @@
-"""A rank's cells as one event: when a span may begin, what others change meanwhile, what is booked of it.
+"""A rank's cells as one event: what others change meanwhile, and who is woken.
 
 Note [Sleeping on]
     While a span is under way its rank's streams sleep.  What others do to the GPU changes the course of the
@@ -10,67 +10,37 @@ Note [Catching up]
     played from its start, event by event, up to now, with all changes since then
     (:meth:`simcore.clock.Clock.catching_up`): its events concern nobody else.  From there on the rank goes on
     as if it had never slept.
+
+Note [Watched items]
+    When one ends and the cell goes on, who waits for it is woken, while the rank sleeps on.  What he does to
+    the GPU at that instant comes before the next item of its stream: in courses it follows a change that says
+    so.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from simcore.clock import Movable
+from simcore.clock import Movable, Signal
 from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, RERATED, TAKEN
-from simcore.engine.shortcuts.apart import Disturbance, DisturbedError, Playing, Share
-from simcore.engine.shortcuts.bookings import UNTOLD, Bookings
-from simcore.engine.shortcuts.cell_times import Course, OwnCalls
-from simcore.engine.shortcuts.cells import Cells, Chain, Pattern
-from simcore.engine.shortcuts.chain_times import ChainTimes, ends_well
+from simcore.engine.shortcuts.apart import RELEASED, Disturbance, DisturbedError, Playing, Share
+from simcore.engine.shortcuts.rank_cells import RankCells
 
 if TYPE_CHECKING:
-    from simcore.engine.items import Call
-    from simcore.engine.rank import Rank
-    from simcore.engine.shortcuts.shared import Shared
+    from simcore.engine.shortcuts.cell_times import Course
+    from simcore.engine.shortcuts.cells import Chain
+    from simcore.engine.shortcuts.chain_times import ChainTimes
     from simcore.network.flow import Flow
-    from simcore.network.link import Link
+
 
 #: Ranks whose spans, after so many of them, have mostly been taken apart go without.
 _TRIALS: Final = 50
 
 
-class Solo:
-    """Cells of one rank: who answers for stretches of its main stream.
-
-    ``calls`` are those of its local streams, ``alone`` all in which it meets nobody, ``ranks`` its company.
-    ``by_itself``: item of that stream from which a cell is played event by event, -1: none.
-    """
-
-    def __init__(
-        self,
-        shared: Shared,
-        rank: Rank,
-        cells: Cells,
-        calls: Sequence[Call],
-        alone: Collection[Call],
-        ranks: Sequence[int],
-    ) -> None:
-        self.rank = rank
-        self.streams = cells.streams
-        self.cells = cells
-        self.by_itself = -1
-        self.own = OwnCalls(shared.book, rank, ranks)
-        self.shared = shared
-        self.company = shared.company(rank, ranks)
-        self._is_first = ranks[0] == rank.number
-        self._alone = alone
-        self._bookings = Bookings()
-        self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
-        self._known: dict[tuple[Pattern, Share], tuple[ChainTimes, tuple[Link, ...]]] = {}
-        shared.booked.append(self._bookings)
-        own = rank.communicators.ports(rank.number)
-        for call in calls:
-            for link, _, _ in shared.network.route(rank.bound(call)[1]).uses:
-                if link.index in own:
-                    link.observer = rank.gpu  # what happens on them it has to know
+class Solo(RankCells):
+    """Who answers for stretches of a rank's main stream."""
 
     def play(self, item: int) -> Span | None:
         """The chain from an item of the stream on, where a cell begins, as one event, as far as nothing is in
@@ -93,82 +63,14 @@ class Solo:
         company.begun += 1
         return Span(self, chain, cell, share, *ahead)
 
-    def ahead(self, chain: Chain, cell: int, share: Share) -> tuple[ChainTimes, int] | None:
-        """Times of a chain in a share of the GPU, and the cell before which it stops: it begins ``cell`` now.
-
-        None where something is in the way.
-        """
-        rank, pattern = self.rank, chain.pattern
-        known = self._known.get((pattern, share))
-        if known is None:
-            times = self.shared.times(self.own, pattern, share)
-            known = self._known[pattern, share] = times, self._plans_and_links(pattern)[1]
-        times, links = known
-        stop, now = times.usable[cell], rank.gpu.clock.now
-        base = rank.host_base[chain.segment]
-        if base + chain.all_launched_ps > now:  # the host is not far ahead
-            begin = now - times.begin_ps[cell]
-            for number in range(cell, stop):
-                launched = base + chain.launched_ps[number]
-                if launched > now and launched > begin + times.begin_ps[number]:
-                    stop = number
-                    break
-        if stop == cell:
-            return None
-        for link in links:
-            if link.flows:
-                return None
-        return times, stop
-
-    def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
-        """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
-        self._bookings.add(
-            times, first, stop, self._plans_and_links(chain.pattern)[0], chain.place + first, begin_ps,
-            self.shared.num_booked,
-        )  # fmt: skip
-        self.shared.num_booked += 1
-
-    def book_course(self, chain: Chain, cell: int, course: Course, begin_ps: int) -> None:
-        """One cell of a chain is over that had a course of its own from ``begin_ps`` on."""
-        pattern = chain.pattern
-        plans = self._plans_and_links(pattern)[0][pattern.first_call[cell] : pattern.first_call[cell + 1]]
-        times = self.shared.times_of(course)
-        self._bookings.add(times, 0, 1, plans, chain.place + cell, begin_ps, self.shared.num_booked)
-        self.shared.num_booked += 1
-
-    @property
-    def outcome(self) -> object:
-        """See :class:`simcore.engine.rank.Player`."""
-        return self.cells, self._bookings.outcome
-
-    def record(self) -> int:
-        """See :class:`simcore.engine.rank.Player`."""
-        return self._bookings.record(self.rank, self.cells)
-
-    def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
-        """Numbers in the network's log of the plans of a pattern's calls (:data:`UNTOLD`: others note what it
-        moves), and the links that they use.
-        """
-        found = self._used.get(pattern)
-        if found is None:
-            routes = {call: self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.distinct}
-            links = dict.fromkeys(link for route in routes.values() for link, _, _ in route.uses)
-            # What moves is told by one of those who meet.
-            number = {
-                call: route.number if self._is_first or call in self._alone else UNTOLD
-                for call, route in routes.items()
-            }
-            numbers = [number[call] for call in pattern.calls]
-            found = self._used[pattern] = tuple(numbers), tuple(links)
-        return found
-
 
 class Span(Movable):
     """Cells of a chain on a rank's GPU, from ``cell`` on to ``stop``; fires when the main stream goes on.
 
     ``cell`` is the first one that is not booked, ``begin_ps`` when the chain would have begun.  Where a
     ``course`` is set, that cell is under way on it since ``since_ps``; where nobody knows how that ends, it
-    is being played apart (``playing``), event by event, as time goes by.
+    is being played apart (``playing``), event by event, as time goes by.  ``coming`` are watched items that
+    are still to end: when, of which cell, which of them.
     """
 
     def __init__(
@@ -187,15 +89,55 @@ class Span(Movable):
     def _begin(self, cell: int, share: Share, times: ChainTimes, stop: int) -> None:
         """Begin ``cell`` now."""
         self._cell, self._share, self._times, self._stop = cell, share, times, stop
-        self._begin_ps = self.env.now - times.begin_ps[cell]
-        self.set(self._begin_ps + times.begin_ps[stop])
+        begin_ps = self._begin_ps = self.env.now - times.begin_ps[cell]
+        self._released_ps = -1
+        self._coming = [
+            (begin_ps + since_ps, of, number) for since_ps, of, number in times.released if cell <= of < stop
+        ]
+        self._wait(begin_ps + times.begin_ps[stop])
         self._solo.company.acted()
+
+    def _wait(self, end_ps: int) -> None:
+        """Be due when what is under way ends, or a watched item does before."""
+        self._end_ps = end_ps
+        self.set(min(end_ps, self._coming[0][0]) if self._coming else end_ps)
+
+    # -- watched items ---------------------------------------------------------------------------
+
+    def _has_released(self) -> bool:
+        """Whether a watched item has ended now: who waits for it has been woken.
+
+        What ends with the last cell is left to the end of that.
+        """
+        coming, chain = self._coming, self._chain
+        if not coming or coming[0][0] > self.env.now:
+            return False
+        _, cell, number = coming[0]
+        if coming[0][0] == self._end_ps and cell + 1 == len(chain.pattern.cells):
+            return False
+        self._coming = coming[1:]
+        self._wait(self._end_ps)
+        self._released_ps, self._released = self.env.now, number
+        self._solo.rank.release(*self._watched(cell, number))
+        return True
+
+    def _watched(self, cell: int, number: int) -> tuple[int, int]:
+        """Stream and item of a watched item."""
+        cells, chain = self._solo.cells, self._chain
+        stream, item = chain.pattern.cells[cell].watched[number]
+        return cells.streams[stream], cells.at(chain.place + cell)[0][stream] + item
+
+    def to_come(self, number: int) -> Signal | None:
+        """See :class:`.apart.Actor`."""
+        return self._solo.rank.to_come(*self._watched(self._cell, number))
 
     # -- the end of cells ------------------------------------------------------------------------
 
     def due(self) -> None:
-        """All cells up to ``stop``, or the one on a course of its own, are over."""
+        """A watched item has ended, or all cells up to ``stop``, or the one on a course of its own."""
         chain = self._chain
+        if self._has_released():
+            return
         if self._course is None:
             self._book(self._stop)
         else:
@@ -219,17 +161,17 @@ class Span(Movable):
         if course.times is not None:  # somebody else may have found them meanwhile
             end_ps = self._since_ps + course.times.lasts_ps
             if end_ps > self.env.now:
-                self.set(end_ps)
+                self._wait(end_ps)
             return end_ps == self.env.now
         since_ps = self.env.now - self._since_ps
         try:
             if self._playing is None:
                 self._playing = book.begin(self._solo.own, course)
-            self._playing.play_before(since_ps + 1)
+            self._playing.clock.play_until(since_ps + 1)
             if self._playing.is_over:
                 book.end(self._playing, course)
             else:
-                self.set(self._since_ps + self._playing.next_ps)
+                self._wait(self._since_ps + self._playing.next_ps)
         except DisturbedError:
             course.is_disturbed = True
             self.touched()
@@ -266,8 +208,8 @@ class Span(Movable):
     ) -> None:
         """See :class:`simcore.engine.gpu.Sleeper`."""
         now, gpu = self.env.now, self.gpu
-        if now >= self.due_ps and self._knows():  # cells are over, though their event has not come yet
-            self.finish()
+        while now >= self.due_ps and (self._is_known or self.due_ps < self._end_ps):
+            self.finish()  # its event has not come yet
             if gpu.sleeper is not self:
                 if gpu.sleeper is not None:
                     gpu.sleeper.change(kind, num_sms, flow, bytes_per_ps, desired_bytes_per_ps)
@@ -279,6 +221,7 @@ class Span(Movable):
         if self._course is None:
             cell = self._chain.pattern.cells[self._cell]
             self._course = self._solo.shared.book.course(self._solo.own, cell, self._share)
+            self._coming = [one for one in self._coming if one[1] == self._cell]
             self.flows, self._held, self._draws = list(gpu.draws), gpu.sms.held, gpu.draws.copy()
         if flow is not None and kind != RERATED:
             if flow not in self.flows:
@@ -288,33 +231,37 @@ class Span(Movable):
 
     def _follow(self, change: Disturbance) -> None:
         """Be on the course with one more change, now."""
-        solo, course, pattern = self._solo, self._course, self._chain.pattern
+        solo, course = self._solo, self._course
         assert course is not None
         book, since_ps = solo.shared.book, self.env.now - self._since_ps
+        is_watched = bool(self._coming)
+        if self._released_ps == self.env.now:
+            is_watched = True
+            if self._released >= 0:
+                course = book.after(course, since_ps, Disturbance(RELEASED, self._released))
+                self._released = -1
         later = book.after(course, since_ps, change)
-        # What others wait for may end before the last cell does.
-        is_watched = bool(pattern.watched) and self._cell + 1 == len(pattern.cells)
         if is_watched and change.kind != ENDED:
             book.time(solo.own, later)
         if later.times is not None:
-            if is_watched and not ends_well(later.times, pattern, self._cell):
-                self.touched()
-                return
             self._playing, due_ps = None, later.times.lasts_ps
+            if self._coming:
+                left = later.times.released[-len(self._coming) :]
+                self._coming = [(self._since_ps + ends_ps, self._cell, which) for ends_ps, which in left]
         elif later.is_disturbed:
             self.touched()
             return
         elif is_watched:  # what has ended frees something next, now
-            due_ps = self.due_ps - self._since_ps
+            due_ps = self._end_ps - self._since_ps
         elif self._playing is None and later.at_least_ps > since_ps:
             due_ps = later.at_least_ps
         else:
             try:
                 if self._playing is None:
                     self._playing = book.begin(solo.own, course)
-                self._playing.play_before(since_ps)
+                self._playing.clock.play_until(since_ps)
                 course.at_least_ps = max(course.at_least_ps, since_ps + (self._playing.next_ps > since_ps))
-                self._playing.make(change)
+                self._playing.make([(since_ps, change)])
                 due_ps = self._playing.next_ps
             except DisturbedError:
                 later.is_disturbed = True
@@ -324,14 +271,15 @@ class Span(Movable):
             self.touched()
             return
         self._course = later
-        self.set(self._since_ps + due_ps)
+        self._wait(self._since_ps + due_ps)
         solo.company.acted()
 
-    def _knows(self) -> bool:
-        """Whether what is under way ends when the span is due."""
+    @property
+    def _is_known(self) -> bool:
+        """Whether what is under way ends when it is said to."""
         course = self._course
         return course is None or (
-            course.times is not None and self._since_ps + course.times.lasts_ps == self.due_ps
+            course.times is not None and self._since_ps + course.times.lasts_ps == self._end_ps
         )
 
     def _under_way(self) -> int:
@@ -368,12 +316,13 @@ class Span(Movable):
         """See :class:`.company.Member`."""
         course = self._course
         since_ps = -1 if course is None else self._since_ps
-        return self._chain.pattern, self._cell, self._stop, self._begin_ps, self._share, course, since_ps
+        where = self._cell, self._stop, len(self._coming)
+        return self._chain.pattern, where, self._begin_ps, self._share, course, since_ps
 
     @property
     def is_over(self) -> bool:
         """See :class:`.company.Member`."""
-        return self.env.now >= self.due_ps and self._knows()
+        return self.env.now >= self._end_ps and self._is_known
 
     def finish(self) -> None:
         """See :class:`.company.Member`."""

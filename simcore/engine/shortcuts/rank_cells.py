@@ -1,0 +1,124 @@
+"""Cells of one rank: how they go where nothing is in the way, and what is booked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from simcore.engine.shortcuts.bookings import UNTOLD, Bookings
+from simcore.engine.shortcuts.cell_times import OwnCalls
+
+if TYPE_CHECKING:
+    from simcore.engine.items import Call
+    from simcore.engine.rank import Rank
+    from simcore.engine.shortcuts.apart import Share
+    from simcore.engine.shortcuts.cell_times import Course
+    from simcore.engine.shortcuts.cells import Cells, Chain, Pattern
+    from simcore.engine.shortcuts.chain_times import ChainTimes
+    from simcore.engine.shortcuts.shared import Shared
+    from simcore.network.link import Link
+
+
+class RankCells:
+    """Cells of one rank.
+
+    ``calls`` are those of its local streams, ``alone`` all in which it meets nobody, ``ranks`` its company.
+    ``by_itself``: item of the main stream from which a cell is played event by event, -1: none.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        rank: Rank,
+        cells: Cells,
+        calls: Sequence[Call],
+        alone: Collection[Call],
+        ranks: Sequence[int],
+    ) -> None:
+        self.rank = rank
+        self.streams = cells.streams
+        self.cells = cells
+        self.by_itself = -1
+        self.own = OwnCalls(shared.book, rank, ranks)
+        self.shared = shared
+        self.company = shared.company(rank, ranks)
+        self._is_first = ranks[0] == rank.number
+        self._alone = alone
+        self._bookings = Bookings()
+        self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
+        self._known: dict[tuple[Pattern, Share], tuple[ChainTimes, tuple[Link, ...]]] = {}
+        shared.booked.append(self._bookings)
+        own = rank.communicators.ports(rank.number)
+        for call in calls:
+            for link, _, _ in shared.network.route(rank.bound(call)[1]).uses:
+                if link.index in own:
+                    link.observer = rank.gpu  # what happens on them it has to know
+
+    def ahead(self, chain: Chain, cell: int, share: Share) -> tuple[ChainTimes, int] | None:
+        """Times of a chain in a share of the GPU, and the cell before which it stops: it begins ``cell`` now.
+
+        None where something is in the way.
+        """
+        rank, pattern = self.rank, chain.pattern
+        known = self._known.get((pattern, share))
+        if known is None:
+            times = self.shared.times(self.own, pattern, share)
+            known = self._known[pattern, share] = times, self._plans_and_links(pattern)[1]
+        times, links = known
+        stop, now = times.usable[cell], rank.gpu.clock.now
+        base = rank.host_base[chain.segment]
+        if base + chain.all_launched_ps > now:  # the host is not far ahead
+            begin = now - times.begin_ps[cell]
+            for number in range(cell, stop):
+                launched = base + chain.launched_ps[number]
+                if launched > now and launched > begin + times.begin_ps[number]:
+                    stop = number
+                    break
+        if stop == cell:
+            return None
+        for link in links:
+            if link.flows:
+                return None
+        return times, stop
+
+    def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
+        """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
+        self._bookings.add(
+            times, first, stop, self._plans_and_links(chain.pattern)[0], chain.place + first, begin_ps,
+            self.shared.num_booked,
+        )  # fmt: skip
+        self.shared.num_booked += 1
+
+    def book_course(self, chain: Chain, cell: int, course: Course, begin_ps: int) -> None:
+        """One cell of a chain is over that had a course of its own from ``begin_ps`` on."""
+        pattern = chain.pattern
+        plans = self._plans_and_links(pattern)[0][pattern.first_call[cell] : pattern.first_call[cell + 1]]
+        times = self.shared.times_of(course)
+        self._bookings.add(times, 0, 1, plans, chain.place + cell, begin_ps, self.shared.num_booked)
+        self.shared.num_booked += 1
+
+    @property
+    def outcome(self) -> object:
+        """See :class:`simcore.engine.rank.Player`."""
+        return self.cells, self._bookings.outcome
+
+    def record(self) -> int:
+        """See :class:`simcore.engine.rank.Player`."""
+        return self._bookings.record(self.rank, self.cells)
+
+    def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
+        """Numbers in the network's log of the plans of a pattern's calls (:data:`UNTOLD`: others note what it
+        moves), and the links that they use.
+        """
+        found = self._used.get(pattern)
+        if found is None:
+            routes = {call: self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.distinct}
+            links = dict.fromkeys(link for route in routes.values() for link, _, _ in route.uses)
+            # What moves is told by one of those who meet.
+            number = {
+                call: route.number if self._is_first or call in self._alone else UNTOLD
+                for call, route in routes.items()
+            }
+            numbers = [number[call] for call in pattern.calls]
+            found = self._used[pattern] = tuple(numbers), tuple(links)
+        return found
