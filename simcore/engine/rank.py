@@ -74,7 +74,7 @@ class Rank:
         self.item_start = array("q", [-1]) * tape.num_items
         self.item_end = array("q", [-1]) * tape.num_items
         self.op_start = self.op_end = array("q")
-        self._noted = array("q")  # first op, number of ops, their starts, their ends, and so on
+        self._noted = array("q")  # item, number of ops, their starts, their ends, and so on
         self.host_base: list[int] = []
         self.host_begin: list[int] = []
         self._clock = clock
@@ -274,7 +274,7 @@ class Rank:
 
     def _note(self, number: int, starts: list[int], ends: list[int]) -> None:
         """Times of the ops of an item of their own."""
-        self._noted.extend((int(self.tape.first_op[number]), len(starts), *starts, *ends))
+        self._noted.extend((number, len(starts), *starts, *ends))
 
     def outcome(self) -> tuple[bytes, object]:
         """What times of ops are made of, as a digest: equal ones of one tape are equal times.
@@ -293,7 +293,7 @@ class Rank:
         columns = [array("q", [-1]) * len(self.tape.order) for _ in range(2)]
         noted, at = self._noted, 0
         while at < len(noted):
-            first, count = noted[at : at + 2]
+            first, count = int(self.tape.first_op[noted[at]]), noted[at + 1]
             at += 2
             for column in columns:
                 column[first : first + count] = noted[at : at + count]
