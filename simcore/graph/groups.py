@@ -32,7 +32,7 @@ class ProcessGroup:
             if size < 1 or stride < 1:
                 raise InputError(f"process group {self.name!r}: size {size}, stride {stride} must be >= 1")
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Ranks in one group of the family."""
         if self.explicit:

@@ -10,6 +10,9 @@ from simcore.graph.ops import IntArray
 Hash = npt.NDArray[np.uint64]  # [n, 2]: two independent 64-bit hashes, so that collisions are out of reach
 
 _SEEDS = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], dtype=np.uint64)
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_FEW_COLUMNS = 4  # that are sooner sorted one by one than as the bytes of rows
 
 
 def unique_rows(matrix: npt.NDArray[np.generic]) -> IntArray:
@@ -18,6 +21,13 @@ def unique_rows(matrix: npt.NDArray[np.generic]) -> IntArray:
         matrix = matrix[:, None]
     if not matrix.shape[1]:
         return np.zeros(len(matrix), dtype=np.int64)
+    if matrix.shape[1] <= _FEW_COLUMNS:
+        order = np.lexsort(matrix.T)
+        ordered = matrix[order]
+        starts = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(order)]
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.cumsum(starts) - 1
+        return _by_appearance(order[starts], number)
     raw = np.ascontiguousarray(matrix).view(np.dtype((np.void, matrix.dtype.itemsize * matrix.shape[1])))
     _, first, number = np.unique(raw.reshape(-1), return_index=True, return_inverse=True)
     return _by_appearance(first, number)
@@ -46,14 +56,21 @@ def first_seen(matrix: IntArray) -> IntArray:
 
 def mix(*columns: IntArray) -> Hash:
     """Two hashes of each row of integers; the order of columns counts."""
-    state = np.broadcast_to(_SEEDS, (*columns[0].shape, 2)).copy()
+    found = np.empty((*columns[0].shape, 2), dtype=np.uint64)
+    shifted = np.empty(columns[0].shape, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        for column in columns:
-            state += column.astype(np.uint64)[..., None] * np.uint64(0xBF58476D1CE4E5B9) + _SEEDS
-            for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-                state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)  # splitmix64's finaliser
-            state ^= state >> np.uint64(31)
-    return state
+        added = [column.astype(np.uint64) * _FACTORS[0] for column in columns]
+        for number, seed in enumerate(_SEEDS):
+            state = np.full(shifted.shape, seed)
+            for column in added:
+                state += column
+                state += seed
+                for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):  # splitmix64's finaliser
+                    state ^= np.right_shift(state, shift, out=shifted)
+                    state *= factor
+                state ^= np.right_shift(state, _SHIFTS[2], out=shifted)
+            found[..., number] = state
+    return found
 
 
 def add_at(total: Hash, where: IntArray, hashes: Hash) -> None:
