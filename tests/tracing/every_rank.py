@@ -22,6 +22,7 @@ from simcore.graph import Graph
 from tests.tracing.small_jobs import SMALL, gpt_traces, job, read_back
 from workloads.tracing import MegatronGptJob, TraceReport
 from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rank_classes import contiguous_text
 from workloads.tracing.drive.rounds import Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
@@ -45,6 +46,22 @@ LAYOUTS = {
     "odd-names-64": "names=odd pp=2 replicate=2 shard=4 tp=4 microbatches=4",
 }
 
+#: DeepSpeed's ZeRO: its script's arguments, and ranks.
+ZERO = {
+    f"zero{stage}{what}-{ranks}": ScriptJob(
+        SCRIPT.with_name("zero.py"),
+        (stage, *([what] if what else [])),
+        world_size=ranks,
+        gpus_per_node=ranks // 2,
+    )
+    for stage, what, ranks in (
+        ("1", "", 12),
+        ("2", "", 16),
+        ("3", "", 16),
+        ("3", "", 12),
+        ("2", "offload", 12),
+    )
+}
 
 _SHARDED: dict[str, Any] = {
     "precision": "bf16", "distributed_optimizer": True, "overlap_grad_reduce": True,
@@ -183,7 +200,7 @@ def line(pool: WorkerPool, job: ScriptJob | MegatronGptJob, launch: str) -> str:
         return f"FAILED: {error}"
     wrong = f"WRONG: ranks {contiguous_text(found.wrong)}" if found.wrong else "all as their class"
     counts = f"{job.world_size} ranks, {len(found.report.ranks_run)} run, {len(found.graph.programs)} classes"
-    unlike = found.unlike(launch) if isinstance(job, ScriptJob) else []
+    unlike = found.unlike(launch) if launch else []
     return "; ".join((counts, wrong, *unlike, *found.report.warnings))
 
 
@@ -199,6 +216,10 @@ def main(arguments: Sequence[str]) -> None:
     with workers(preparation=ScriptJob(SCRIPT).preparation()) as pool:
         for name, launch in launches.items():
             print(f"{name} ({launch}): {line(pool, job_of(launch), launch)}", flush=True)
+    zero = {name: job for name, job in ZERO.items() if name in named or not arguments}
+    with workers(preparation=Preparation((("deepspeed", ()),))) as pool:
+        for name, script in zero.items():
+            print(f"{name}: {line(pool, script, '')}", flush=True)
     jobs = {name: MEGATRON[name] for name in MEGATRON if name in named or not arguments}
     jobs |= {f"random {n}": job for n, job in enumerate(random_gpts(numbers["seed"], numbers["megatron"]))}
     with workers(preparation=SMALL.preparation()) as pool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.tracing.small_jobs import rows
 from tests.tracing.test_habits import communication, flops, trace
 from workloads.tracing.drive.fork_server import WorkerPool
@@ -35,3 +37,24 @@ def test_frozen_weights_of_four_bits_are_turned_back_for_each_product(
     inputs = weight + between + 8 * 1024 + adapters
     assert flops(found, "bwd") == 2 * tokens * (inputs + 2 * adapters)
     assert communication(found, "grad_sync", "all_reduce", "world") == 2 * 2 * adapters
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise", "mxfp8"])
+def test_parameters_in_fp8_are_gathered_and_held_in_eight_bits(
+    pool: WorkerPool, tmp_path: Path, recipe: str
+) -> None:
+    pytest.importorskip("megatron.core")
+    found = trace(pool, f"parameters-{recipe}", tmp_path, script="megatron_layers")[1]
+    # Two layers: heads' products in and out, twice and once a width of 2,048; embeddings and norms stay wide.
+    narrow = 2 * 512 * (3 * 512 + 512 + 3 * 2048)
+    wide = 2 * 2048 * 512 + 5 * 512
+    assert found.memory.parameters == narrow + 2 * wide
+    calls = rows(found, "name", "phase", "collective", "num_bytes")
+    gathered = sum(size for _, phase, what, size in calls if (phase, what) == ("optimizer", "all_gather"))
+    # Those by 32 elements gather 16 bits and cast them where they arrive.
+    assert gathered == (2 if recipe == "mxfp8" else 1) * narrow + 2 * wide
+    made = Counter(name for name, phase, *_ in calls if phase == "optimizer")
+    assert made["transpose_fp8"] == (0 if recipe == "mxfp8" else 8)
+    # Inputs of four products a layer and microbatch are cast forward, and no weight.
+    casts = sum("cast_transpose" in name and phase == "fwd" for name, phase, *_ in calls)
+    assert casts == 2 * 2 * 4 or recipe == "mxfp8"

@@ -1,5 +1,5 @@
-"""A GPT of Megatron-core on Transformer Engine's layers: WHICH of latent, further, experts, fp8; one rank,
-two microbatches, weights in bf16.
+"""A GPT of Megatron-core on Transformer Engine's layers: WHICH of latent, further, experts, fp8, or of
+parameters in fp8 by a recipe; two microbatches.
 """
 
 import os
@@ -48,6 +48,9 @@ def config_of(which):
     }  # fmt: skip
     if "fp8" in which:
         words |= {"fp8": "hybrid", "fp8_recipe": "delayed"}
+    for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8"):
+        if f"parameters-{recipe}" in which:
+            words |= {"fp8": "e4m3", "fp8_recipe": recipe, "fp8_param": True}
     if "further" in which:
         words |= {"mtp_num_layers": 1}
     if "experts" in which:
@@ -82,9 +85,16 @@ def main():
         config, spec, VOCAB, SEQ, share_embeddings_and_output_weights=False, position_embedding_type="rope",
         mtp_block_spec=further,
     ).cuda()  # fmt: skip
-    reduction = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
+    narrow = any(word.startswith("parameters-") for word in which)
+    shared = {"reuse_grad_buf_for_mxfp8_param_ag": "parameters-mxfp8" in which}
+    reduction = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=narrow, fp8_param_gather=narrow, **shared
+    )
     model = DistributedDataParallel(config, reduction, Float16Module(config, chunk))
-    options = OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16)
+    options = OptimizerConfig(
+        optimizer="adam", lr=1e-4, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=narrow,
+        fp8_recipe=config.fp8_recipe if narrow else None, **shared,
+    )  # fmt: skip
     optimizer = get_megatron_optimizer(options, [model])
     for _ in range(3):
         model.zero_grad_buffer()

@@ -55,10 +55,10 @@ def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> Ran
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor; DeepSpeed's ZeRO-3 hangs it on the parameter."""
-    held: torch.Tensor = (
-        tensor._local_tensor if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
-    )
+    """What this rank holds of a tensor; ZeRO-3 and Transformer Engine hang it on the parameter."""
+    if isinstance(tensor, DTensor):
+        return tensor._local_tensor
+    held: torch.Tensor = getattr(tensor, "ds_tensor", getattr(tensor, "_rowwise_data", tensor))
     return held
 
 

@@ -1,8 +1,8 @@
 """Transformer Engine: layers, attention, moves of tokens, optimizers, as Megatron-core and scripts call them.
 
 Products are torch's own operators or carry a name of their own; collectives, streams and what is kept for
-the backward pass are those of TransformerEngine 2.9.  What is left out (parameters in fp8, user buffers,
-operators to be fused) is refused where it is used.
+the backward pass are those of TransformerEngine 2.9.  What is left out (user buffers, operators to be fused)
+is refused where it is used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from workloads.tracing.stand_ins.transformer_engine import (
     products,
     quantisation,
     quantised_groups,
+    quantised_parameters,
     routing,
     state,
 )
@@ -45,14 +46,11 @@ _FP8 = {
     "FP8GlobalStateManager": quantisation.FP8GlobalStateManager,
     "autocast": quantisation.autocast,
     "fp8_autocast": quantisation.autocast,
-    "fp8_model_init": quantisation.quantized_model_init,
-    "quantized_model_init": quantisation.quantized_model_init,
+    "fp8_model_init": quantised_parameters.quantized_model_init,
+    "quantized_model_init": quantised_parameters.quantized_model_init,
     "check_fp8_support": lambda: (True, ""),
 }
-_TENSORS = {
-    name: absent(name, torch.Tensor)
-    for name in ("QuantizedTensor", "Float8Tensor", "MXFP8Tensor", "Float8BlockwiseQTensor", "NVFP4Tensor")
-}
+_TENSORS = {**quantised_parameters.TENSORS, "NVFP4Tensor": absent("NVFP4Tensor", torch.Tensor)}
 _DISTRIBUTED = {
     **_named(state.CudaRNGStatesTracker, state.checkpoint, state.activation_recompute_forward),
     "get_all_rng_states": dict,
@@ -112,6 +110,7 @@ _CONTENTS: dict[str, dict[str, Any]] = {
     "pytorch.tensor": _TENSORS,
     "pytorch.tensor.float8_tensor": {"Float8Tensor": _TENSORS["Float8Tensor"]},
     "pytorch.tensor.mxfp8_tensor": {"MXFP8Tensor": _TENSORS["MXFP8Tensor"]},
+    "pytorch.tensor.utils": quantised_parameters.UTILITIES,
     "pytorch.tensor.nvfp4_tensor": {"NVFP4Tensor": _TENSORS["NVFP4Tensor"]},
 }
 _TOP = "transformer_engine"

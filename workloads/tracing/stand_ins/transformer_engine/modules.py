@@ -21,6 +21,7 @@ from workloads.tracing.stand_ins.transformer_engine.products import (
 )
 from workloads.tracing.stand_ins.transformer_engine.quantised import QuantisedProduct
 from workloads.tracing.stand_ins.transformer_engine.quantised_groups import QuantisedGroups
+from workloads.tracing.stand_ins.transformer_engine.quantised_parameters import QuantizedTensor, quantised
 from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 Init = Callable[[torch.Tensor], Any]
@@ -69,14 +70,15 @@ class TransformerEngineBaseModule(torch.nn.Module):
         """Make and register a parameter; without ``init`` it starts at 0."""
         tensor = torch.empty(*shape, dtype=self.params_dtype, device=self.device)
         parameter = torch.nn.Parameter(tensor)
-        self.register_parameter(name, parameter)
+        narrow = quantised(tensor) if len(shape) == 2 else None
+        self.register_parameter(name, parameter if narrow is None else narrow)
         if parameter.device.type == "meta":
             return parameter
         tracker = self.get_rng_state_tracker
         names = (self.rng_tracker_name,) if self.rng_tracker_name else ()
         with torch.no_grad(), tracker().fork(*names) if tracker and init else nullcontext():
             (init or torch.nn.init.zeros_)(parameter)
-        return parameter
+        return parameter if narrow is None else narrow
 
     def call(self, is_first_microbatch: bool | None, products: int = 1) -> LinearCall:
         """What the ``products`` of this layer communicate and accumulate."""
@@ -117,8 +119,10 @@ class TransformerEngineBaseModule(torch.nn.Module):
     def product(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> Any:
         """``inp`` times the weight; with the bias beside it where it is not added here."""
         dtype = _activation_dtype(inp)
-        weight, bias = (tensor.to(dtype) for tensor in (self.weight, self.bias))
+        weight, bias = (one if one.dtype == dtype else one.to(dtype) for one in (self.weight, self.bias))
         call = self.call(is_first_microbatch)
+        if not call.recipe and isinstance(weight, QuantizedTensor):
+            raise NotStoodInError("products in 16 bits of parameters in fp8")
         product = QuantisedProduct if call.recipe else LinearProduct
         found = product.apply(  # type: ignore[no-untyped-call]
             inp.to(dtype),

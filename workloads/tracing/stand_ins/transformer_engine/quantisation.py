@@ -161,14 +161,6 @@ def _exchange(scaling: _Scaling, count: int) -> None:
     kernels.launch("fused_amax_and_scale_update", reads=[maxima], writes=[scales], cost=cost)
 
 
-@contextmanager
-def quantized_model_init(enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
-    """``transformer_engine.pytorch.quantized_model_init`` (and ``fp8_model_init``): refuses to be enabled."""
-    if enabled:
-        raise NotStoodInError("parameters in fp8")
-    yield
-
-
 class FP8GlobalStateManager:
     """``transformer_engine.pytorch.fp8.FP8GlobalStateManager``: what is in force."""
 

@@ -23,6 +23,7 @@ from workloads.tracing.stand_ins.transformer_engine.products import (
     sum_beside,
     weight_gradient,
 )
+from workloads.tracing.stand_ins.transformer_engine.quantised_parameters import QuantizedTensor
 
 _NARROW = torch.float8_e4m3fn
 #: Elements that share a scale, and bytes of one.
@@ -63,9 +64,11 @@ def cast(tensor: torch.Tensor, recipe: str, *, turn: bool = True, shared_by: Any
 
 
 def cast_weight(weight: torch.Tensor, parameter: Any, recipe: str, is_first: bool | None) -> NarrowOperand:
-    """A weight in fp8, and its transpose: cast in the first microbatch of a step and kept; in each where the
-    program does not say which is the first (``is_first`` None).
+    """A weight in fp8, and its transpose: as the parameter is, or cast in the first microbatch of a step and
+    kept; in each where the program does not say which is the first (``is_first`` None).
     """
+    if isinstance(parameter, QuantizedTensor):
+        return NarrowOperand(parameter._rowwise_data, parameter._columnwise_data)
     kept: NarrowOperand | None = getattr(parameter, _CAST, None)
     if kept is not None and is_first is False:
         return kept
