@@ -321,7 +321,7 @@ def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     assert reduced == 4 * (cut // 2 + whole)
 
 
-@pytest.mark.parametrize("habit", ["defaults", "counted", "overwritten", "drawn", "asked_of_cuda"])
+@pytest.mark.parametrize("habit", ["built_for_cuda", "defaults", "counted", "overwritten", "drawn", "asked_of_cuda"])
 def test_what_programs_ask_of_their_node_devices_and_files(
     pool: WorkerPool, tmp_path: Path, habit: str
 ) -> None:

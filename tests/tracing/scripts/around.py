@@ -205,6 +205,25 @@ def groups_unknown(model):
         optimizer.step()
 
 
+def built_for_cuda(model):
+    """A library whose compiled part is for another build of torch goes on without that."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "torchaudio" / "_extension").mkdir(parents=True)
+    (folder / "torchaudio" / "_extension" / "utils.py").write_text(
+        "import ctypes\ndef _load_lib(lib): return bool(ctypes.CDLL(f'/no/{lib}.so'))\n"
+    )
+    (folder / "torchaudio" / "_extension" / "__init__.py").write_text(
+        "from .utils import _load_lib\navailable = _load_lib('_torchaudio')\n"
+    )
+    (folder / "torchaudio" / "__init__.py").touch()
+    sys.path.insert(0, str(folder))
+    from torchaudio import _extension
+
+    assert not _extension.available
+    shutil.rmtree(folder)
+    train(model.cuda())
+
+
 def overwritten(model):
     """Files of a real run are opened to save into: by torch, and by a library that saves in memory first."""
     folder = Path(tempfile.mkdtemp())

@@ -110,6 +110,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         hub_kernels,
         jagged_tensors,
         older_torch,
+        torchaudio_library,
         torchvision_ops,
         triton,
     )
@@ -139,6 +140,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
             "torch.nested._internal.nested_tensor": jagged_tensors.install,
+            "torchaudio._extension.utils": torchaudio_library.tolerate,
             "torchvision._meta_registrations": torchvision_ops.count_boxes,
             "torchvision.extension": torchvision_ops.declare,
             "transformers.utils.import_utils": host_values.not_compiling,
