@@ -287,7 +287,7 @@ def test_an_assertion_holds(pool: WorkerPool, tmp_path: Path) -> None:
     rules: dict[str, list[float]] = {}
     for asked, _ in found.asked:
         rules.setdefault(asked.rule, []).append(asked.answer)
-    assert sorted(rules.pop("what a program asserts is so")) == [0.0, 1.0]
+    assert sorted(rules.pop("what a program asserts, or raises otherwise, is so")) == [0.0, 0.0, 1.0, 1.0]
     assert rules == {"an unknown truth value of the device, false": [0.0]}
 
 
@@ -321,7 +321,9 @@ def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     assert reduced == 4 * (cut // 2 + whole)
 
 
-@pytest.mark.parametrize("habit", ["built_for_cuda", "defaults", "counted", "overwritten", "drawn", "asked_of_cuda"])
+@pytest.mark.parametrize(
+    "habit", ["built_for_cuda", "defaults", "counted", "overwritten", "drawn", "asked_of_cuda"]
+)
 def test_what_programs_ask_of_their_node_devices_and_files(
     pool: WorkerPool, tmp_path: Path, habit: str
 ) -> None:

@@ -8,6 +8,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
@@ -17,6 +18,8 @@ _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name i
 #: Instructions between a call and the jump on what it gives, and those jumps.
 _BETWEEN = ("CACHE", "NOP", "TO_BOOL", "EXTENDED_ARG")
 _JUMPS = ("_IF_TRUE", "_IF_FALSE")
+#: Where code does not go on to what stands behind.
+_TURNS = ("RETURN", "RERAISE", "FOR_ITER", "SEND", "YIELD")
 _RAISES = {"LOAD_ASSERTION_ERROR": "AssertionError"}
 _PACKAGES = ("site-packages", "dist-packages")
 
@@ -64,8 +67,8 @@ def call_stack(limit: int, depth: int = 1) -> tuple[str, ...]:
 
 
 def asserted() -> bool | None:
-    """The truth value with which an assertion passes that the innermost caller (:func:`call_site`) makes of
-    what it asks for right now; None where it makes none.
+    """The truth value with which an assertion, or an ``if`` that raises, passes that the innermost caller
+    (:func:`call_site`) makes of what it asks for right now; None where it makes none.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and owner(frame.f_code.co_filename) in ("torch", "python", "simcore"):
@@ -75,18 +78,27 @@ def asserted() -> bool | None:
 
 @functools.cache
 def _passes(code: CodeType, at: int) -> bool | None:
-    """Of the jump that follows instruction ``at``: which truth value does not lead to an AssertionError."""
-    rest = [one for one in dis.get_instructions(code) if one.offset >= at and one.opname not in _BETWEEN]
-    place = next((index for index, one in enumerate(rest[:2]) if one.opname.endswith(_JUMPS)), None)
-    if place is None or place + 1 == len(rest):
+    """Of the jump that follows instruction ``at``: which truth value does not lead to an exception."""
+    steps = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
+    begin = next((index for index, one in enumerate(steps) if one.offset >= at), len(steps))
+    ways = (index for index in range(begin, begin + 2) if index + 1 < len(steps))
+    place = next((index for index in ways if steps[index].opname.endswith(_JUMPS)), None)
+    if place is None:
         return None
-    jump, behind = rest[place], rest[place + 1]
-    target = next((one for one in dis.get_instructions(code) if one.offset == jump.argval), None)
-    fails = [
-        one is not None and "AssertionError" in (one.argrepr, _RAISES.get(one.opname))
-        for one in (target, behind)
-    ]
+    jump = steps[place]
+    target = next((index for index, one in enumerate(steps) if one.offset >= jump.argval), len(steps))
+    fails = [_raises(steps[way:]) for way in (target, place + 1)]
     return None if fails[0] == fails[1] else jump.opname.endswith("TRUE") != fails[0]
+
+
+def _raises(steps: Sequence[dis.Instruction]) -> bool:
+    """Whether what begins here makes an exception and raises it, whatever happens."""
+    for one in steps:
+        if one.opname == "RAISE_VARARGS" or "AssertionError" in (one.argrepr, _RAISES.get(one.opname)):
+            return True
+        if one.opname.startswith(_TURNS) or "JUMP" in one.opname:
+            return False
+    return False
 
 
 def where_raised(trace: TracebackType | None) -> tuple[str, str]:

@@ -60,6 +60,10 @@ def asserted(model):
         assert boxes.ndim == 2 and not (boxes > 1e6).any().item(), "too large"
         below = bool((boxes < 0).any())
         assert not below
+        if not (boxes[:, 2:] >= boxes[:, :2]).all():
+            raise ValueError(f"boxes1 must be in corner format, but got {boxes}")
+        if boxes.ndim != 2 or (boxes > 1e6).any():
+            raise RuntimeError
         boxes.sum().backward()
         optimizer.step()
 

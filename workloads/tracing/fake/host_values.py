@@ -81,7 +81,7 @@ def rule_of(kind: str, tensor: torch.Tensor) -> str:
     if presumed(tensor) is not None:
         return "values are finite, and valid where distributions check them"
     if tensor.dtype == torch.bool and asserted() is not None:
-        return "what a program asserts is so"
+        return "what a program asserts, or raises otherwise, is so"
     if tensor.dtype == torch.bool:
         where = "host, true" if tensor.device.type == "cpu" else "device, false"
         return f"an unknown truth value of the {where}"
