@@ -15,8 +15,6 @@ from simcore.graph.arrow import values_of
 from simcore.graph.kinds import COMMUNICATION_KINDS
 from simcore.records import dataclass
 from simcore.timeline.reader import Timeline
-from simcore.timeline.schema import COUNTERS, COUNTERS_FILE
-from simcore.timeline.stored import open_table, read_group
 from simcore.units import s_from_ps
 
 #: What a GPU has of its own, both ways.
@@ -77,12 +75,10 @@ def step_links(timeline: Timeline) -> StepLinks:
 
 def _integrals(timeline: Timeline) -> dict[str, tuple[float, float]]:
     """Of each link its bytes and its highest rate.  Rows are read a part at a time: there may be millions."""
-    path, step_ps = timeline.run_dir / COUNTERS_FILE, timeline.info.step_ps
-    file = open_table(path, COUNTERS, "simcore.counters.schema")
+    step_ps = timeline.info.step_ps
     found: dict[str, tuple[float, float]] = {}
     times, values, last = np.zeros(0, dtype=np.int64), np.zeros(0), ""
-    for group in range(file.num_row_groups):
-        table = read_group(file, path, group)
+    for table in timeline.counter_parts():
         if not table.num_rows:
             continue
         column = table.column("resource").combine_chunks()
@@ -93,7 +89,7 @@ def _integrals(timeline: Timeline) -> dict[str, tuple[float, float]]:
             found |= _integrated([last][: len(times)], np.zeros(1, dtype=np.int64), times, values, step_ps)
             times, values = times[:0], values[:0]
         if len(set(names)) < len(names) or not found.keys().isdisjoint(names):
-            raise InputError(f"{path} is damaged: rows of a resource are not together")
+            raise InputError(f"{timeline.run_dir}: counters are damaged: rows of a resource are not together")
         first[1:] += len(times)
         times = np.concatenate([times, values_of(table.column("time_ps"))])
         values = np.concatenate([values, values_of(table.column("value"))])

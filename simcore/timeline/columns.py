@@ -1,104 +1,155 @@
-"""Timeline columns of one program: what classes of ranks that ran it alike share, gathered once."""
+"""Timeline columns: what the op table says, and what classes of ranks share that ran a program alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from simcore.collectives.plan import CollectivePlan
-from simcore.engine.result import RankTimes, SimulationResult
+from simcore.engine.result import SimulationResult
 from simcore.graph.arrow import numbers, texts
-from simcore.graph.graph import FlatOps, Graph, Int32Array, Program
+from simcore.graph.graph import FlatOps, Graph, Program
 from simcore.graph.kinds import KIND_NAMES, is_communication, is_on_host, is_p2p, is_priced
 from simcore.graph.ops import IntArray, Strings
-from simcore.records import dataclass
 from simcore.timeline.schema import TIMELINE
 
 #: ``stream`` of host ops and synchronisations.
 HOST = "host"
+_TIMES: Final = frozenset(("ready_ps", "start_ps", "end_ps"))
 
 
-@dataclass(frozen=True)
+class GraphColumns:
+    """Columns of the timeline that the op table's rows say, by row, each made when it is first asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._made: dict[str, tuple[npt.NDArray[np.integer], pa.Array | None]] = {}
+
+    def __getitem__(self, name: str) -> tuple[npt.NDArray[np.integer], pa.Array | None]:
+        """Numbers by row, and the texts that they stand for, if they do."""
+        if name not in self._made:
+            column = self._column(name)
+            if isinstance(column, Strings):
+                self._made[name] = column.codes.astype(np.int32, copy=False), texts(column.values)
+            else:
+                self._made[name] = column.astype(TIMELINE.field(name).type.to_pandas_dtype()), None
+        return self._made[name]
+
+    def _column(self, name: str) -> Strings | IntArray:
+        ops = self.graph.ops
+        if name == "stream":
+            return _streams(ops.stream, ops.kind)
+        if name == "kind":
+            return Strings(ops.kind.astype(np.int32), KIND_NAMES)
+        if name == "bytes":
+            moved = ops.bytes_read + ops.bytes_written
+            return np.where(is_communication(ops.kind), ops.num_bytes, moved)
+        found: Strings | IntArray = getattr(ops, name)
+        return found
+
+    @cached_property
+    def peers(self) -> tuple[npt.NDArray[np.int64], tuple[tuple[str, int], ...]]:
+        """Distinct (group, peer delta) of the sends and recvs, and which one each row has; -1 elsewhere."""
+        ops = self.graph.ops
+        key = np.full(len(ops), -1, dtype=np.int64)
+        p2p = np.flatnonzero(is_p2p(ops.kind))
+        pairs = np.stack([ops.group.codes[p2p].astype(np.int64), ops.peer_delta[p2p]], axis=1)
+        distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+        key[p2p] = inverse.reshape(-1)
+        return key, tuple((ops.group.values[int(code)], int(delta)) for code, delta in distinct)
+
+
 class ProgramColumns:
-    """Arrow columns that classes of a program share, and what is needed to fill in the rest.
-
-    ``alone_ps`` and ``op_id`` are also kept as numpy for the digest.  ``peer_key[i]`` indexes
-    ``peer_kinds`` (group symbol, peer delta) for a send or recv and is -1 elsewhere.
+    """Arrow columns of a program: those that all classes share which ran it alike are made once, when they
+    are asked for.
     """
 
-    shared: dict[str, pa.Array]
-    op_id: npt.NDArray[np.int32]
-    alone_ps: IntArray
-    peer_key: npt.NDArray[np.int64]
-    peer_kinds: tuple[tuple[str, int], ...]
+    def __init__(self, ops: GraphColumns, result: SimulationResult, rank_class: int) -> None:
+        graph = ops.graph
+        self._ops, self._result, self._rank_class = ops, result, rank_class
+        self._program = graph.programs[graph.program_of_rank[result.representatives[rank_class]]]
+        self._flat = graph.flat_ops(self._program)
+        self._row = self._flat.row.astype(np.intp)
+        self._shared: dict[str, pa.Array] = {}
 
-    @classmethod
-    def gather(cls, graph: Graph, result: SimulationResult, rank_class: int) -> ProgramColumns:
-        """Columns of the program of ``rank_class`` as that class ran it."""
-        program = graph.programs[graph.program_of_rank[result.representatives[rank_class]]]
-        flat = graph.flat_ops(program)
-        ops, row = graph.ops, flat.row
-        plan_of = result.plan_of[rank_class]
-        kind = ops.kind[row]
-        op_id = np.arange(len(flat), dtype=np.int32)
-        alone = _alone_ps(result, kind, result.alone_ps[rank_class], plan_of)
-        shared = {
-            "stream": _text(_streams(ops.stream.take(row), kind)),
-            "op_id": numbers(op_id),
-            "name": _text(ops.name.take(row)),
-            "kind": _text(Strings(kind.astype(np.int32), KIND_NAMES)),
-            "phase": _text(ops.phase.take(row)),
-            "step": _constant(0, len(flat)),
-            "stage": _constant(program.stage, len(flat)),
-            "microbatch": numbers(flat.microbatch.astype(np.int32)),
-            "layer": numbers(_global_layer(flat, ops.layer[row], program)),
-            "group": _text(ops.group.take(row)),
-            "algorithm": _text(_plan_strings(result.plans, plan_of, lambda plan: plan.algorithm)),
-            "protocol": _text(_plan_strings(result.plans, plan_of, lambda plan: plan.protocol)),
-            "channels": numbers(_plan_ints(result.plans, plan_of).astype(np.int32)),
-            "flops": numbers(ops.flops[row]),
-            "bytes": numbers(
-                np.where(
-                    is_communication(kind),
-                    ops.num_bytes[row],
-                    ops.bytes_read[row] + ops.bytes_written[row],
-                )
-            ),
-            "alone_ps": numbers(alone),
-        }
-        peer_key, peer_kinds = _peer_keys(graph, row, kind)
-        return cls(shared, op_id, alone, peer_key, peer_kinds)
+    def __len__(self) -> int:
+        return len(self._flat)
 
-    def table(self, graph: Graph, rank: int, rank_class: int, times: RankTimes) -> pa.Table:
-        """Timeline rows of one rank, in issue order."""
-        num_rows = len(self.op_id)
-        columns = {
-            **self.shared,
-            "rank_class": _constant(rank_class, num_rows),
-            "rank": _constant(rank, num_rows),
-            "peer": numbers(self._peers(graph, rank)),
-            "ready_ps": numbers(times.ready_ps),
-            "start_ps": numbers(times.start_ps),
-            "end_ps": numbers(times.end_ps),
-        }
-        return pa.Table.from_arrays([columns[name] for name in TIMELINE.names], schema=TIMELINE)
+    def table(self, rank: int, rank_class: int, names: Sequence[str]) -> pa.Table:
+        """Columns of the timeline's rows of one rank, which stands for ``rank_class``, in issue order."""
+        times = None if _TIMES.isdisjoint(names) else self._result.times[rank_class]
+        arrays = []
+        for name in names:
+            if name in _TIMES:
+                arrays.append(numbers(getattr(times, name)))
+            elif name == "peer":
+                arrays.append(numbers(self._peers(rank)))
+            elif name in ("rank", "rank_class"):
+                arrays.append(_constant(rank if name == "rank" else rank_class, len(self)))
+            else:
+                arrays.append(self._column(name))
+        schema = pa.schema([TIMELINE.field(name) for name in names], metadata=TIMELINE.metadata)
+        return pa.Table.from_arrays(arrays, schema=schema)
 
-    def _peers(self, graph: Graph, rank: int) -> npt.NDArray[np.int32]:
+    def _column(self, name: str) -> pa.Array:
+        if name not in self._shared:
+            self._shared[name] = self._made(name)
+        return self._shared[name]
+
+    def _made(self, name: str) -> pa.Array:
+        if name in ("algorithm", "protocol", "channels"):  # the extra last one is what -1 (no plan) picks
+            told = [getattr(plan, name) for plan in self._result.plans]
+            if name == "channels":
+                return numbers(np.array([*told, 0], dtype=np.int32)[self._plan_of])
+            by_plan = Strings.encode([*told, ""])
+            return _text(by_plan.codes[self._plan_of], texts(by_plan.values))
+        if name == "alone_ps":
+            return numbers(self._alone_ps())
+        if name == "layer":
+            return numbers(_global_layer(self._flat, self._ops[name][0].take(self._row), self._program))
+        if name == "op_id":
+            return numbers(np.arange(len(self), dtype=np.int32))
+        if name == "microbatch":
+            return numbers(self._flat.microbatch.astype(np.int32, copy=False))
+        if name in ("step", "stage"):
+            return _constant(0 if name == "step" else self._program.stage, len(self))
+        values, words = self._ops[name]
+        values = values.take(self._row)
+        return numbers(values) if words is None else _text(values, words)
+
+    @cached_property
+    def _plan_of(self) -> npt.NDArray[np.int32]:
+        return self._result.plan_of[self._rank_class]
+
+    def _alone_ps(self) -> IntArray:
+        """Time alone of each op: its plan's for communication, its own for kernels, else 0."""
+        found = self._result.alone_ps[self._rank_class].copy()
+        found[~is_priced(self._ops.graph.ops.kind).take(self._row)] = 0
+        planned = np.flatnonzero(self._plan_of >= 0)
+        plan_alone = np.array([plan.alone_ps for plan in self._result.plans], dtype=np.int64)
+        found[planned] = plan_alone[self._plan_of[planned]]
+        return found
+
+    def _peers(self, rank: int) -> npt.NDArray[np.int32]:
         """Global rank at the other end of each send and recv of ``rank``, -1 elsewhere."""
-        lookup = np.full(len(self.peer_kinds) + 1, -1, dtype=np.int32)
-        for key, (group_name, delta) in enumerate(self.peer_kinds):
-            members = graph.groups[group_name].ranks_of(rank)
-            lookup[key] = members[(members.index(rank) + delta) % len(members)]
-        return lookup[self.peer_key]
+        by_row, kinds = self._ops.peers
+        key = by_row.take(self._row)
+        has = np.zeros(len(kinds) + 1, dtype=np.bool_)  # the last one stands for none
+        has[key] = True
+        lookup = np.full(len(kinds) + 1, -1, dtype=np.int32)
+        for number in np.flatnonzero(has[:-1]).tolist():
+            group_name, delta = kinds[number]
+            members = self._ops.graph.groups[group_name].ranks_of(rank)
+            lookup[number] = members[(members.index(rank) + delta) % len(members)]
+        return lookup[key]
 
 
-def _text(column: Strings) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(
-        numbers(column.codes.astype(np.int32, copy=False)), texts(column.values)
-    )
+def _text(codes: npt.NDArray[np.integer], words: pa.Array) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(numbers(codes), words)
 
 
 def _streams(stream: Strings, kind: IntArray) -> Strings:
@@ -111,45 +162,7 @@ def _constant(value: int, length: int) -> pa.Array:
     return numbers(np.full(length, value, dtype=np.int32))
 
 
-def _alone_ps(
-    result: SimulationResult, kind: IntArray, alone_ps: IntArray, plan_of: npt.NDArray[np.int32]
-) -> IntArray:
-    """Time alone of each flat op: its plan's for communication, its own for kernels, else 0."""
-    plan_alone = np.array([plan.alone_ps for plan in result.plans] + [0], dtype=np.int64)
-    kernel_alone = np.where(is_priced(kind), alone_ps, 0)
-    return np.where(plan_of >= 0, plan_alone[plan_of], kernel_alone)
-
-
-def _global_layer(flat: FlatOps, layer: IntArray, program: Program) -> npt.NDArray[np.int32]:
+def _global_layer(flat: FlatOps, layer: npt.NDArray[np.integer], program: Program) -> npt.NDArray[np.int32]:
     """Layer index in the whole model: the chunk's first layer plus the index within the chunk."""
-    offset = np.array(program.layer_offset, dtype=np.int64)[program.chunk][flat.instance]
-    return np.where(layer >= 0, layer + offset, -1).astype(np.int32)
-
-
-def _plan_strings(
-    plans: Sequence[CollectivePlan],
-    plan_of: npt.NDArray[np.int32],
-    field: Callable[[CollectivePlan], str],
-) -> Strings:
-    # The extra last entry is what index -1 (no plan) picks.
-    by_plan = Strings.encode([*(field(plan) for plan in plans), ""])
-    return by_plan.take(plan_of)
-
-
-def _plan_ints(plans: Sequence[CollectivePlan], plan_of: npt.NDArray[np.int32]) -> IntArray:
-    return np.array([*(plan.channels for plan in plans), 0], dtype=np.int64)[plan_of]
-
-
-def _peer_keys(
-    graph: Graph, row: Int32Array, kind: IntArray
-) -> tuple[npt.NDArray[np.int64], tuple[tuple[str, int], ...]]:
-    """Distinct (group, peer delta) of the sends and recvs, and which one each flat op has."""
-    key = np.full(len(row), -1, dtype=np.int64)
-    p2p = np.flatnonzero(is_p2p(kind))
-    pairs = np.stack(
-        [graph.ops.group.codes[row[p2p]].astype(np.int64), graph.ops.peer_delta[row[p2p]]], axis=1
-    )
-    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    key[p2p] = inverse.reshape(-1)
-    names = graph.ops.group.values
-    return key, tuple((names[int(code)], int(delta)) for code, delta in distinct)
+    offset = np.array(program.layer_offset, dtype=np.int32)[program.chunk][flat.instance]
+    return np.where(layer >= 0, layer + offset, np.int32(-1)).astype(np.int32, copy=False)

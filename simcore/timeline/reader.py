@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from simcore.errors import InputError
 from simcore.files import check_folder
@@ -18,15 +17,8 @@ from simcore.graph.arrow import numbers, values_of
 from simcore.records import dataclass
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.info import RunInfo
-from simcore.timeline.schema import (
-    COUNTERS,
-    COUNTERS_FILE,
-    RANK_CLASSES_FILE,
-    RUN,
-    TIMELINE,
-    TIMELINE_FILE,
-)
-from simcore.timeline.stored import check_order, open_table, rank_classes, read_group
+from simcore.timeline.schema import COUNTERS, RUN, TIMELINE
+from simcore.timeline.stored import StoredTables, check_order
 
 if TYPE_CHECKING:
     import pandas as pd  # what pyarrow imports where a table becomes a frame
@@ -63,43 +55,66 @@ class RankRows:
         return is_wanted[codes]
 
 
+class Tables(Protocol):
+    """Where a timeline's tables come from, which gives the same rows: a run folder's files, or the simulation
+    that writes them.  ``path`` is that of the table of rows.
+    """
+
+    path: Path
+
+    @property
+    def classes(self) -> pa.Table:
+        """Of each rank its class and who stands for it."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the ranks that stand for classes."""
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Lowest and highest rank of each group of rows; a rank's rows may be in several."""
+
+    def read(self, group: int, columns: list[str]) -> pa.Table:
+        """Columns of a group of rows."""
+
+    def counters(self) -> Iterator[pa.Table]:
+        """Use of links, some rows at a time."""
+
+
 class Timeline:
     """The tables of a run.  Open with :meth:`open`; rows are read when they are asked for."""
 
-    def __init__(self, run_dir: Path, info: RunInfo, file: pq.ParquetFile, classes: pa.Table) -> None:
+    def __init__(self, run_dir: Path, info: RunInfo, tables: Tables) -> None:
         self.run_dir = run_dir
         self.info = info
-        self._classes = classes
-        self._file = file
-        self._kept: dict[int, tuple[pa.Table, int]] = {}  # by row group, with its bytes
+        self._tables = tables
+        self._kept: dict[int, tuple[pa.Table, int]] = {}  # by group of rows, with its bytes
 
     @classmethod
-    def open(cls, run_dir: Path | str, *, finished: bool = True) -> Timeline:
-        """Open a run folder, checked against its manifest unless it is just being written (``finished``).
+    def open(cls, run_dir: Path | str) -> Timeline:
+        """Open a run folder, checked against its manifest.
 
         InputError, naming the file, when one is missing, changed, damaged or outdated.
         """
         folder = Path(run_dir)
-        if finished:
-            check_folder(folder, RUN)
+        check_folder(folder, RUN)
         info = RunInfo.read(folder)
-        file = open_table(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
-        return cls(folder, info, file, rank_classes(folder / RANK_CLASSES_FILE, info.workload.world_size))
+        return cls(folder, info, StoredTables(folder, info.workload.world_size))
 
     @cached_property
     def classes(self) -> pd.DataFrame:
         """Columns rank, rank_class, representative; one row per rank."""
-        return self._classes.to_pandas()
+        return self._tables.classes.to_pandas()
 
     @property
     def path(self) -> Path:
         """The timeline's Parquet file."""
-        return self.run_dir / TIMELINE_FILE
+        return self._tables.path
 
     @property
     def num_rows(self) -> int:
         """Rows in the file: those of the representatives."""
-        return int(self._file.metadata.num_rows)
+        return self._tables.num_rows
 
     @property
     def is_large(self) -> bool:
@@ -109,7 +124,7 @@ class Timeline:
     @property
     def ranks(self) -> range:
         """All ranks of the job."""
-        return range(len(self._classes))
+        return range(len(self._tables.classes))
 
     def rank(self, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Rows of one rank in issue order, text as pandas categories.
@@ -132,8 +147,8 @@ class Timeline:
 
     def representative(self, rank: int) -> int:
         """The rank whose rows stand for ``rank``.  InputError for a rank outside the job."""
-        if not 0 <= rank < len(self._classes):
-            raise InputError(f"rank {rank} is outside the job's 0..{len(self._classes) - 1}")
+        if not 0 <= rank < len(self._tables.classes):
+            raise InputError(f"rank {rank} is outside the job's 0..{len(self._tables.classes) - 1}")
         return int(self._representatives[rank])
 
     def representatives(self, columns: Sequence[str] | None = None) -> Iterator[RankRows]:
@@ -141,7 +156,7 @@ class Timeline:
         wanted = self._columns(columns)
         pending: dict[int, list[pa.Table]] = {}
         missing = set(self._class_sizes)
-        for group in range(self._file.num_row_groups):
+        for group in range(len(self._spans)):
             table = self._read_group(group, wanted)
             for rank, part in _split_by_rank(table):
                 if rank not in self._class_sizes or self._last_group.get(rank, -1) < group:
@@ -166,15 +181,13 @@ class Timeline:
 
     def counter_rows(self, wanted: Callable[[str], bool] | None = None) -> pa.Table:
         """As :meth:`counters`, as columnar arrays; ``resource`` has one dictionary."""
-        path = self.run_dir / COUNTERS_FILE
-        file = open_table(path, COUNTERS, "simcore.counters.schema")
         parts = [pa.Table.from_batches([], schema=COUNTERS)]
-        for group in range(file.num_row_groups):
-            table = read_group(file, path, group)
-            if wanted is not None:
-                table = _of_resources(table, wanted)
-            parts.append(table)
+        parts += (part if wanted is None else _of_resources(part, wanted) for part in self.counter_parts())
         return pa.concat_tables(parts).unify_dictionaries()
+
+    def counter_parts(self) -> Iterator[pa.Table]:
+        """As :meth:`counter_rows`, all resources, some rows at a time."""
+        return self._tables.counters()
 
     def let_go(self) -> None:
         """Keep no rows of a large run, nor memory to read more in: something else is about to need it."""
@@ -221,8 +234,8 @@ class Timeline:
 
     @cached_property
     def _representatives(self) -> npt.NDArray[np.int64]:
-        by_rank = np.empty(len(self._classes), dtype=np.int64)
-        by_rank[values_of(self._classes["rank"])] = values_of(self._classes["representative"])
+        by_rank = np.empty(len(self._tables.classes), dtype=np.int64)
+        by_rank[values_of(self._tables.classes["rank"])] = values_of(self._tables.classes["representative"])
         return by_rank
 
     @cached_property
@@ -231,30 +244,20 @@ class Timeline:
         return dict(zip(ranks.tolist(), sizes.tolist(), strict=True))
 
     @cached_property
-    def _group_ranks(self) -> list[tuple[int, int]]:
-        """(lowest, highest) rank in each row group, from the file's statistics."""
-        column = TIMELINE.names.index("rank")
-        spans = []
-        for group in range(self._file.num_row_groups):
-            found = self._file.metadata.row_group(group).column(column).statistics
-            if found is None or not found.has_min_max or not 0 <= found.min <= found.max < len(self._classes):
-                raise InputError(
-                    f"{self.path}: row group {group} does not say which ranks of the job it holds"
-                )
-            spans.append((int(found.min), int(found.max)))
-        return spans
+    def _spans(self) -> list[tuple[int, int]]:
+        return self._tables.spans
 
     @cached_property
     def _last_group(self) -> dict[int, int]:
         last: dict[int, int] = {}
-        for group, (low, high) in enumerate(self._group_ranks):
+        for group, (low, high) in enumerate(self._spans):
             last.update((rank, group) for rank in range(low, high + 1))
         return last
 
     def _rows_of(self, rank: int, columns: Sequence[str] | None) -> pa.Table:
         wanted = self._columns(columns)
         parts = []
-        for group, (low, high) in enumerate(self._group_ranks):
+        for group, (low, high) in enumerate(self._spans):
             if low <= rank <= high:
                 parts += [
                     part for found, part in _split_by_rank(self._read_group(group, wanted)) if found == rank
@@ -280,7 +283,7 @@ class Timeline:
         kept, _ = self._kept.get(group, (None, 0))
         missing = [name for name in columns if kept is None or name not in kept.column_names]
         if missing:
-            table = read_group(self._file, self.path, group, missing, len(self._classes))
+            table = self._tables.read(group, missing)
             if kept is not None:
                 for name in kept.column_names:
                     table = table.append_column(kept.schema.field(name), kept.column(name))

@@ -1,4 +1,4 @@
-"""The timeline's Parquet schema: what the engine writes and the only thing that analysis reads.
+"""The timeline's tables as Parquet: what the engine writes and the only thing that analysis reads.
 
 A run folder holds the tables below (that of memory where storages are known) and ``run.json``
 (:class:`simcore.timeline.info.RunInfo`).

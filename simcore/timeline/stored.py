@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,15 @@ import pyarrow.parquet as pq
 
 from simcore.errors import InputError, nearest
 from simcore.graph.arrow import values_of
-from simcore.timeline.schema import RANK_CLASSES, SCHEMA_VERSION
+from simcore.timeline.schema import (
+    COUNTERS,
+    COUNTERS_FILE,
+    RANK_CLASSES,
+    RANK_CLASSES_FILE,
+    SCHEMA_VERSION,
+    TIMELINE,
+    TIMELINE_FILE,
+)
 
 _TIMES = ("ready_ps", "start_ps", "end_ps", "alone_ps", "time_ps")
 _ORDER = (
@@ -85,6 +94,53 @@ def check_order(table: pa.Table, path: Path) -> None:
             values_of(table.column(first)) > values_of(table.column(then))
         ).any():
             raise InputError(f"{path}: {said}")
+
+
+class StoredTables:
+    """Tables of a run folder (:class:`simcore.timeline.reader.Tables`), rows by row group.
+
+    InputError, naming the file, when one is missing, damaged or outdated.
+    """
+
+    def __init__(self, folder: Path, world_size: int) -> None:
+        self.path = folder / TIMELINE_FILE
+        self._folder, self._world_size = folder, world_size
+        self._file = open_table(self.path, TIMELINE, "simcore.timeline.schema")
+        self.classes = rank_classes(folder / RANK_CLASSES_FILE, world_size)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the ranks that stand for classes."""
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Lowest and highest rank of each row group, from the file's statistics."""
+        column = TIMELINE.names.index("rank")
+        spans = []
+        for group in range(self._file.num_row_groups):
+            about = self._file.metadata.row_group(group)
+            if not about.num_rows:
+                spans.append((0, -1))
+                continue
+            found = about.column(column).statistics
+            if found is None or not found.has_min_max or not 0 <= found.min <= found.max < self._world_size:
+                raise InputError(
+                    f"{self.path}: row group {group} does not say which ranks of the job it holds"
+                )
+            spans.append((int(found.min), int(found.max)))
+        return spans
+
+    def read(self, group: int, columns: list[str]) -> pa.Table:
+        """Columns of a row group."""
+        return read_group(self._file, self.path, group, columns, self._world_size)
+
+    def counters(self) -> Iterator[pa.Table]:
+        """Use of the links that carried something, some of its rows at a time."""
+        path = self._folder / COUNTERS_FILE
+        file = open_table(path, COUNTERS, "simcore.counters.schema")
+        for group in range(file.num_row_groups):
+            yield read_group(file, path, group)
 
 
 def rank_classes(path: Path, world_size: int) -> pa.Table:

@@ -14,9 +14,11 @@ import pytest
 
 from simcore.analysis import analyse
 from simcore.errors import InputError
+from simcore.files import write_manifest
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import Timeline, write_run
 from simcore.timeline.memory_table import write_memory
+from simcore.timeline.schema import RUN
 from tests.synthetic import FACTS, two_stage_graph, two_stage_result
 
 Event = dict[str, Any]
@@ -41,7 +43,8 @@ def slices(events: list[Event], rank: int) -> list[Event]:
 def test_what_stages_hold_is_a_counter_for_each_category(two_stage_run: Path) -> None:
     times, held = np.array([0, 2_500_000, 7_000_000]), np.array([5, 9, 9])
     write_memory(two_stage_run, [(1, times, {"activations": held, "messages": 0 * held})])
-    events = _events(Timeline.open(two_stage_run, finished=False), two_stage_run, [0, 1])
+    write_manifest(two_stage_run, RUN)
+    events = _events(Timeline.open(two_stage_run), two_stage_run, [0, 1])
     found = [event for event in events if event["name"].startswith("memory")]
     # Of stage 1 alone, where it changes: 0 and 2.5 us; messages hold nothing.
     assert [(one["pid"], one["name"], one["ts"], one["args"]) for one in found] == [

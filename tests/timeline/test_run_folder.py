@@ -37,6 +37,28 @@ def test_rows_say_what_ran_and_when(two_stage_run: Path) -> None:
     assert (rows["alone_ps"] // K).tolist() == [90, 20, 30, 20, 50, 45]
 
 
+def test_what_is_read_of_a_simulation_is_what_its_files_say(tmp_path: Path) -> None:
+    """Rows, classes, counters and the digest; of each column alone, too, as analyses ask for some."""
+    with whole_folder(tmp_path / "run", RUN) as folder:
+        simulated = write_tables(folder, two_stage_graph(), two_stage_result(), FACTS)
+    stored = Timeline.open(tmp_path / "run")
+    assert simulated.num_rows == stored.num_rows == 11
+    assert simulated.digest() == stored.digest() == stored.info.digest
+    assert simulated.info == stored.info
+    assert simulated.classes.equals(stored.classes)
+    assert simulated.counter_rows().to_pylist() == stored.counter_rows().to_pylist()
+    for columns in (None, *([name] for name in TIMELINE.names)):
+        one, other = (
+            {
+                rows.rank: (rows.num_ranks, rows.table.to_pylist())
+                for rows in timeline.representatives(columns)
+            }
+            for timeline in (simulated, stored)
+        )
+        assert one == other
+        assert one.keys() == {0, 1}
+
+
 def test_layers_are_global(two_stage_run: Path) -> None:
     timeline = Timeline.open(two_stage_run)
     assert timeline.rank(0)["layer"].tolist() == [0, 0, 1, -1, -1, -1]

@@ -23,7 +23,7 @@ from simcore.hardware import hardware_hash
 from simcore.report import default_ranks, write_perfetto
 from simcore.report.asked import WIDTH
 from simcore.report.summary_tables import number_table
-from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
+from simcore.timeline import RunFacts, RunInfo, write_tables
 from simcore.units import PS_PER_S, PS_PER_US, format_time, s_from_ps
 from workloads.imports import ImportedJob
 
@@ -216,10 +216,9 @@ def write_replay(
         warnings=tuple(replay.doubts()),
     )
     with run_folder(out_dir, question, force=force) as folder:
-        info = write_tables(folder, graph, replay.result, facts)
-        timeline = Timeline.open(folder, finished=False)
+        timeline = write_tables(folder, graph, replay.result, facts)
         write_perfetto(timeline, folder / PERFETTO_FILE, default_ranks(timeline, analyse(timeline).stage_of))
-    return info
+    return timeline.info
 
 
 def _with_steps(replay: Replay) -> Graph:

@@ -24,7 +24,7 @@ from simcore.graph import Graph, OpTable, graph_hash
 from simcore.graph.kinds import is_priced
 from simcore.hardware import DEFAULT_CLUSTER, ClusterSpec, GpuSpec, hardware_hash, load_cluster
 from simcore.run import Setup, run
-from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
+from simcore.timeline import RunFacts, RunInfo, write_tables
 from simcore.timeline.facts import origin_shares
 from simcore.units import PS_PER_S
 from workloads.imports import ImportedJob
@@ -113,9 +113,9 @@ def play_untimed(
         tempfile.TemporaryDirectory() as place,
         run_folder(out or Path(place) / "run", question, force=force) as folder,
     ):
-        info = write_tables(folder, graph, result, facts)
-        analysis = analyse(Timeline.open(folder, finished=False))
-    return Played(info, analysis, result.answered, time.perf_counter() - began)
+        timeline = write_tables(folder, graph, result, facts)
+        analysis = analyse(timeline)
+    return Played(timeline.info, analysis, result.answered, time.perf_counter() - began)
 
 
 def _cluster(name: str | None, graph: Graph) -> ClusterSpec:

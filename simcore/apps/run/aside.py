@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from simcore.errors import SimcoreError
 
@@ -18,10 +18,13 @@ Found = TypeVar("Found")
 
 
 class Aside(Generic[Found]):
-    """Work that a fork does, or, where there is none, this process when it is waited for."""
+    """Work that a fork does, or, where there is none, this process when it is waited for.
 
-    def __init__(self, work: Callable[[], Found], *, forked: bool) -> None:
-        self._work: Callable[[], Found] | None = None if forked else work
+    What it finds may be several things, one after the other.
+    """
+
+    def __init__(self, work: Callable[[], Iterator[Found]], *, forked: bool) -> None:
+        self._work: Iterator[Found] | None = None if forked else work()
         self._found: list[Found] = []
         self._child = 0
         if not forked:
@@ -44,23 +47,23 @@ class Aside(Generic[Found]):
         if self._work is not None or (self.is_forked and select.select([self._pipe], [], [], 0)[0]):
             self.result()
 
-    def result(self) -> Found:
-        """What the work gives, which is waited for.
+    def result(self, number: int = 0) -> Found:
+        """The first thing that the work finds, or another, which is waited for.
 
         Errors: those of the work; MemoryError where the system ended the fork.
         """
-        if not self._found:
-            self._found.append(self._received() if self._work is None else self._work())
-            self._work = None  # it may hold much memory
-        return self._found[0]
+        while len(self._found) <= number:
+            self._found.append(self._received() if self._work is None else next(self._work))
+        return self._found[number]
 
     def _received(self) -> Found:
-        told = self._pipe.read()
-        self.end()
-        if not told:
-            raise MemoryError("a process that did part of the work was ended")
-        found, error = pickle.loads(told)  # by our own fork
+        try:
+            found, error = pickle.load(self._pipe)  # by our own fork
+        except EOFError:
+            self.end()
+            raise MemoryError("a process that did part of the work was ended") from None
         if error is not None:
+            self.end()
             raise error
         answer: Found = found
         return answer
@@ -74,11 +77,16 @@ class Aside(Generic[Found]):
             self._child = 0
 
 
-@contextmanager
-def aside(work: Callable[[], Found], *, forked: bool = True) -> Iterator[Aside[Found]]:
-    """Have ``work`` done while the block goes on, which may wait for what it gives.
+def once(work: Callable[[], Found]) -> Iterator[Found]:
+    """Work that finds one thing, for :func:`aside`."""
+    yield work()
 
-    Of what ``work`` does only files remain, and what it gives or raises, which has to be picklable.  A fork
+
+@contextmanager
+def aside(work: Callable[[], Iterator[Found]], *, forked: bool = True) -> Iterator[Aside[Found]]:
+    """Have ``work`` done while the block goes on, which may wait for what it finds.
+
+    Of what ``work`` does only files remain, and what it yields or raises, which has to be picklable.  A fork
     has what this process has, and shares its memory as long as neither writes to it.  It is ended with the
     block.  Where a second core or forks are missing, where other threads might hold what a fork would wait
     for, and without ``forked``, this process does the work when it is waited for, with the same result.
@@ -99,20 +107,19 @@ def _may_fork() -> bool:
     )
 
 
-def _do(work: Callable[[], object], writing: int) -> None:
-    """Be the fork: work, tell what came of it, and end without a word."""
+def _do(work: Callable[[], Iterator[object]], writing: int) -> None:
+    """Be the fork: work, tell what comes of it, and end without a word."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         gc.freeze()  # what it shares with its parent is not looked through
-        found: Any = None
-        error: Exception | None = None
-        try:
-            found = work()
-        except (SimcoreError, OSError, MemoryError) as told:
-            error = told
-        except Exception as told:
-            error = RuntimeError(f"{type(told).__name__}: {told}")
         with os.fdopen(writing, "wb") as pipe:
-            pickle.dump((found, error), pipe)
+            try:
+                for found in work():
+                    pickle.dump((found, None), pipe)
+                    pipe.flush()
+            except (SimcoreError, OSError, MemoryError) as told:
+                pickle.dump((None, told), pipe)
+            except Exception as told:
+                pickle.dump((None, RuntimeError(f"{type(told).__name__}: {told}")), pipe)
     finally:
         os._exit(0)

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from simcore.analysis import CriticalPath, critical_path
 from simcore.records import dataclass
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import Timeline
+from simcore.timeline.info import MemoryPeak
 
 PERFETTO_FILE = "perfetto.json.gz"
 
 
 @dataclass(frozen=True)
 class BesideAnalysis:
-    """The step's critical path, ranks in the file for Perfetto, and in words what did not fit there."""
+    """What stages hold at their peaks; the step's critical path; ranks in the file for Perfetto, and in words
+    what did not fit there.
+    """
 
+    peaks: tuple[MemoryPeak, ...]
     path: CriticalPath | None = None
     ranks: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
 def beside_analysis(
-    folder: Path, stage_of: Mapping[int, int], *, path: bool, perfetto: bool
-) -> BesideAnalysis:
-    """Find the critical path (of a large run: its analysis outlasts the file for Perfetto); write that file.
+    timeline: Timeline, curves: Callable[[], tuple[MemoryPeak, ...]], stage_of: dict[int, int],
+    *, path: bool, perfetto: bool,
+) -> Iterator[BesideAnalysis]:  # fmt: skip
+    """Write memory ``curves``, then find the critical path (of a large run: its analysis takes as long as all
+    of this), then write the file for Perfetto.  Each time what is known by then.
 
     ``stage_of``: of each rank that stands for a class.
     """
-    if not (path or perfetto):
-        return BesideAnalysis()
-    timeline = Timeline.open(folder, finished=False)
+    peaks = curves()
+    yield BesideAnalysis(peaks)
     critical = critical_path(timeline) if path else None
+    yield BesideAnalysis(peaks, critical)
     if not perfetto:
-        return BesideAnalysis(critical)
+        return
     ranks = default_ranks(timeline, stage_of)
-    left_out = write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
-    return BesideAnalysis(critical, tuple(ranks), left_out)
+    left_out = write_perfetto(timeline, timeline.run_dir / PERFETTO_FILE, ranks).left_out
+    yield BesideAnalysis(peaks, critical, tuple(ranks), left_out)

@@ -12,7 +12,6 @@ from simcore.engine import SimulationResult
 from simcore.graph import Graph, graph_hash
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
 from simcore.hardware.record import unmeasured_fabric
-from simcore.memory import ProgramMemory
 from simcore.run import Ran
 from simcore.timeline import RunFacts
 from simcore.timeline.facts import origin_shares
@@ -30,11 +29,9 @@ def run_facts(
     graph: Graph,
     cluster: ClusterSpec,
     ran: Ran,
-    memory: tuple[ProgramMemory, ...],
-    available_bytes: int,
     stages: StageTimer,
 ) -> RunFacts:
-    """What is known of a run beside its graph and result."""
+    """What is known of a run beside its graph and result, but for memory."""
     gpu, demands = cluster.gpu, ran.demands
     math_mode = peak_math(graph.workload.precision, _fp32_math(scenario, graph))
     origins = {}
@@ -65,8 +62,7 @@ def run_facts(
         profile_hash=hardware_hash(cluster),
         seed=scenario.seed,
         settings={**scenario.settings.given, **(scenario.described.overrides if scenario.described else {})},
-        memory=memory,
-        capacity_bytes=available_bytes,
+        memory=(),
         peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
         peak_math=math_mode,
         origins=origins,

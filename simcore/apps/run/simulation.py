@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcore.analysis import CriticalPath, StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
-from simcore.apps.run.aside import Aside, aside
+from simcore.apps.run.aside import aside, once
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.beside import beside_analysis
 from simcore.apps.run.facts import run_facts
@@ -33,11 +33,14 @@ from simcore.clock import give_back_memory
 from simcore.engine import Answered
 from simcore.graph import Graph, verify
 from simcore.hardware import ClusterSpec
-from simcore.memory import MemoryVerdict, ProgramMemory
+from simcore.memory import MemoryVerdict
 from simcore.records import dataclass
 from simcore.run import Ran, Setup, run
-from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
+from simcore.timeline import RunFacts, RunInfo
+from simcore.timeline.facts import asked_commit, stage_memory
 from simcore.timeline.info import AssumedValue, ResourceChange
+from simcore.timeline.simulated import SimulatedTables
+from simcore.timeline.writer import store, unwritten
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
@@ -134,7 +137,7 @@ def run_scenario(
                 ruled = apply_rules(issued, rules, gpu, fp32_math=settings.fp32_math)
                 states[number] = ruled.graph, there
             graph = states[-1][0]
-    with aside(fitting, forked=page) as fitted:
+    with aside(partial(once, fitting), forked=page) as fitted:
         with stages.stage("loading"):
             fitted.check()
         setup = setup_of(scenario, fold=fold, learned=learned)
@@ -171,73 +174,78 @@ def run_scenario(
                 *(ruled.lines if ruled else ()),
             )
             warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
-            edited = {"edited": bool(done), "ruled": bool(rules)}
-            facts = partial(
-                _facts, scenario, found, graph, cluster, ran, fitted, question, stages, added, warned, edited
-            )
+            facts = _facts(
+                scenario, found, graph, cluster, ran, question, stages, warned,
+                edited=bool(done), ruled=bool(rules),
+            )  # fmt: skip
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
-            give_back_memory()  # of which a fork would have as much
-            with aside(curves, forked=page) as curved, stages.stage("writing the timeline"):
-                info = write_tables(folder, graph, result, facts)  # whether it fits may take longer
-                peaks = curved.result()
-            memory, fits = fitted.result()
-            if emit:
-                fullest = max(one.total for one in memory)
-                lines = predicted_lines(s_from_ps(result.step_ps), info.band, fullest, fits.available_bytes)
-                launch_of(found, emit, edited=bool(done or rules), predicted=lines).write(folder, "launch")
-            answered = result.answered
-            stage_of = {
-                rank: graph.programs[graph.program_of_rank[rank]].stage
-                for rank in result.representatives.tolist()
-            }
-            del ran, result, curves, facts  # of a large job hundreds of MB, which nothing below needs
-            give_back_memory()
-            info = info.model_copy(
-                update={"memory_verdict": str(fits), "memory_peaks": peaks, "tornado": answers}
-            )
-            timeline = Timeline.open(folder, finished=False)
+            tables = SimulatedTables(folder, graph, result)
+            timeline = unwritten(folder, graph, result, facts, tables)
+            stage_of = {rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans}
             large = page and timeline.is_large
-            beside = partial(beside_analysis, folder, stage_of, path=large, perfetto=perfetto)
-            with aside(beside, forked=page and (large or perfetto)) as exported:
+            beside = partial(beside_analysis, timeline, curves, stage_of, path=large, perfetto=perfetto)
+            give_back_memory()  # of which a fork would have as much
+            with (
+                asked_commit() as commit,
+                aside(partial(once, partial(store, folder, tables)), forked=page) as stored,
+                aside(beside, forked=page) as exported,
+            ):
                 with stages.stage("analysing"):
                     analysis = analyse(timeline)
+                    memory, fits = fitted.result()  # which may take longer
+                    info = timeline.info.model_copy(
+                        update={
+                            "commit": commit(),
+                            "memory": stage_memory(memory, fits.available_bytes),
+                            "memory_verdict": str(fits),
+                            "warnings": (*result.warnings, *_tight(fits), *facts.warnings),
+                            "assumptions": (*facts.assumptions, f"memory {fits}, by {fits.source}", *added),
+                            "memory_peaks": exported.result().peaks,
+                            "tornado": answers,
+                        }
+                    )
+                timeline.info = info
+                if emit:
+                    fullest = max(one.total for one in memory)
+                    lines = predicted_lines(
+                        s_from_ps(result.step_ps), info.band, fullest, fits.available_bytes
+                    )
+                    launched = launch_of(found, emit, edited=bool(done or rules), predicted=lines)
+                    launched.write(folder, "launch")
                 if page:
                     from simcore.report.page import PAGE_FILE, write_page
 
                     timeline.let_go()
                     give_back_memory()
                     with stages.stage("writing the page"):
-                        timeline.info = info
 
                         def critical() -> CriticalPath | None:
-                            return exported.result().path if large else None
+                            return exported.result(1).path if large else None
 
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
-                if perfetto:
-                    with stages.stage("writing for Perfetto"):
-                        exported.result()
-                shown = exported.result()
+                with stages.stage("writing the timeline"):
+                    stored.result()
+                with stages.stage("writing for Perfetto"):
+                    shown = exported.result(2 if perfetto else 1)
             info = info.model_copy(update={"wall_s": dict(stages.seconds)})
             info.write(folder)
         return FinishedRun(
             out_dir, info, analysis, shown.ranks, shown.left_out, changes,
-            ruled.matched if ruled else (), answered,
+            ruled.matched if ruled else (), result.answered,
         )  # fmt: skip
 
 
 def _facts(
     scenario: Scenario, found: Loaded, graph: Graph, cluster: ClusterSpec, ran: Ran,
-    fitted: Aside[tuple[tuple[ProgramMemory, ...], MemoryVerdict]], question: RunQuestion, stages: StageTimer,
-    added: tuple[str, ...], warned: tuple[str, ...], edited: Mapping[str, bool],
+    question: RunQuestion, stages: StageTimer, warned: tuple[str, ...], *, edited: bool, ruled: bool,
 ) -> RunFacts:  # fmt: skip
-    """What the writer cannot know.  Waits for the verdict on memory."""
-    memory, fits = fitted.result()
+    """What the writer cannot know, but for memory: the verdict on it may take longer."""
     assumed = assumed_of(scenario, found.description, found.graph)
-    told = run_facts(scenario, graph, cluster, ran, memory, fits.available_bytes, stages)
+    told = run_facts(scenario, graph, cluster, ran, stages)
     band, nearest = stated_band(
         ran.step_s, graph.workload, cluster.gpu,
-        settings=scenario.settings.given, network=scenario.network, **edited,
+        settings=scenario.settings.given, network=scenario.network, edited=edited, ruled=ruled,
     )  # fmt: skip
     return dataclasses.replace(
         told,
@@ -247,8 +255,7 @@ def _facts(
         assumed=tuple(AssumedValue(key=one.key, value=one.value, why=one.why) for one in assumed),
         band=band,
         nearest=nearest,
-        warnings=(*_tight(fits), *warned, *told.warnings),
-        assumptions=(*told.assumptions, f"memory {fits}, by {fits.source}", *added),
+        warnings=(*warned, *told.warnings),
     )
 
 

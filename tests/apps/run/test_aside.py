@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from simcore.apps.run.aside import Aside, aside
+from simcore.apps.run.aside import Aside, aside, once
 from simcore.errors import OutOfMemoryError
 
 
@@ -19,10 +21,28 @@ def test_what_work_gives_comes_back_and_its_files_stay(forked: bool, tmp_path: P
         (tmp_path / "file").write_text("written")
         return os.getpid()
 
-    begun = Aside(work, forked=forked)
+    begun = Aside(partial(once, work), forked=forked)
     assert (begun.result() != os.getpid()) == forked
     assert begun.result() == begun.result()
     assert (tmp_path / "file").read_text() == "written"
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_each_thing_that_is_found_comes_before_the_next(forked: bool, tmp_path: Path) -> None:
+    def work() -> Iterator[str]:
+        yield "first"
+        while forked and not (tmp_path / "go on").is_file():
+            time.sleep(0.001)
+        yield "second"
+        raise OutOfMemoryError("stage 3 does not fit")
+
+    with aside(work, forked=forked) as begun:
+        assert begun.result() == "first"
+        (tmp_path / "go on").touch()
+        assert begun.result(1) == "second"
+        assert begun.result() == "first"
+        with pytest.raises(OutOfMemoryError):
+            begun.result(2)
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -31,7 +51,7 @@ def test_errors_are_those_of_the_work(forked: bool) -> None:
         raise OutOfMemoryError("stage 3 does not fit")
 
     with pytest.raises(OutOfMemoryError, match="stage 3 does not fit"):
-        Aside(work, forked=forked).result()
+        Aside(partial(once, work), forked=forked).result()
 
 
 def test_a_check_raises_as_soon_as_the_fork_has_and_waits_for_nothing() -> None:
@@ -39,10 +59,10 @@ def test_a_check_raises_as_soon_as_the_fork_has_and_waits_for_nothing() -> None:
         time.sleep(delay_s)
         raise OutOfMemoryError("does not fit")
 
-    slow = Aside(lambda: work(60.0), forked=True)
+    slow = Aside(partial(once, partial(work, 60.0)), forked=True)
     slow.check()  # not yet
     slow.end()
-    quick = Aside(lambda: work(0.0), forked=True)
+    quick = Aside(partial(once, partial(work, 0.0)), forked=True)
     with pytest.raises(OutOfMemoryError):
         for _ in range(10_000):
             quick.check()
@@ -50,7 +70,7 @@ def test_a_check_raises_as_soon_as_the_fork_has_and_waits_for_nothing() -> None:
 
 
 def test_a_fork_that_the_system_ends_is_an_error() -> None:
-    ended = Aside(lambda: os.kill(os.getpid(), signal.SIGKILL), forked=True)
+    ended = Aside(partial(once, lambda: os.kill(os.getpid(), signal.SIGKILL)), forked=True)
     with pytest.raises(MemoryError):
         ended.result()
 
@@ -60,7 +80,7 @@ def test_a_fork_ends_with_its_block(tmp_path: Path) -> None:
         (tmp_path / "number").write_text(f"{os.getpid()} ")
         time.sleep(600)
 
-    with aside(work) as begun:
+    with aside(partial(once, work)) as begun:
         if begun.is_forked:
             while not (tmp_path / "number").is_file() or " " not in (tmp_path / "number").read_text():
                 time.sleep(0.001)

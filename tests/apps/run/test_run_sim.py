@@ -266,7 +266,7 @@ def _break(*_: Any, **__: Any) -> None:
     raise RuntimeError("a bug")
 
 
-@pytest.mark.parametrize("where", ["run", "write_tables", "analyse", "write_perfetto"])
+@pytest.mark.parametrize("where", ["run", "store", "analyse", "write_perfetto"])
 @pytest.mark.parametrize(("what", "code"), [(_interrupt, 130), (_terminate, 143), (_break, 1)])
 def test_an_abrupt_end_leaves_no_folder(
     run: Callable[..., Result],
