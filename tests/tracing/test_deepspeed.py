@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from simcore.graph.ops import OpKind
+from tests.tracing.every_rank import compared
 from tests.tracing.small_jobs import column, rows
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
@@ -146,3 +147,8 @@ def test_zero_plus_plus_gathers_eight_bits_and_exchanges_four(traced: dict[Any, 
     # Of every weight half a byte among four ranks of a node, then a fourth of it between nodes.
     assert weights * 5 / 8 < exchanged < weights
     assert bytes_of(one, "reduce_scatter") == {"grad_sync": 2 * 2 * rest}
+
+
+def test_every_rank_of_sharded_states_does_what_its_class_does(pool: WorkerPool) -> None:
+    found = compared(pool, ScriptJob(SCRIPT, ("1",), world_size=12, gpus_per_node=6))
+    assert found.wrong == [] and len(found.graph.programs) > 2

@@ -356,6 +356,14 @@ def test_shards_that_are_cut_across_tensors_are_all_run(truth: str, pieces: str,
     assert sorted(search.hashes) == list(ran)
 
 
+def test_shards_of_equal_sizes_are_all_run_where_what_they_update_is_gathered() -> None:
+    """As ZeRO-1's: no rank holds more than another, and none between shows that one differs."""
+    truth = dict(enumerate("abbcbbbb"))
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16)
+    search.ends(8)
+    assert search.classes(nested_axes((), 8), cut=True) == truth
+
+
 def test_a_rank_that_disagrees_is_run_and_told_apart() -> None:
     """Four by four ranks; those at place (2, 2) do something else, which neither ends nor lines show."""
     axes = nested_axes((4,), 16)

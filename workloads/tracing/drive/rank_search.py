@@ -9,8 +9,9 @@ Note [Distinct ranks]
     agrees, too, every rank is taken to do the same.  Otherwise, on each axis through the first rank, the
     second and the last place are run; where these two differ, borders between them are searched from the last
     place down, in steps that double, and then by halving.  This holds for rows that are dealt out: no place
-    holds more than the first.  Where one does, of any tensor, shards are cut across tensors, and places may
-    be alike by chance: all of them are run, or as many, evenly spread, as half of the ranks that may be run.
+    holds more than the first.  Where one does, of any tensor, or where ranks gather parameters of which each
+    has updated a part, shards are cut across tensors, and places may be alike by chance: all of them are run,
+    or as many, evenly spread, as half of the ranks that may be run.
     Of an axis of pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and
     of each combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`),
     which must do what their combination does.
@@ -56,6 +57,7 @@ class RankSearch:
         self._held = held
         self._max_ranks = max_ranks
         self._axes: tuple[WorldAxis, ...] = ()
+        self._cut = False
         self._kinds: list[list[int]] = []  # by axis and place: the lowest place of its kind
         self._unsure: set[tuple[WorldAxis, int]] = set()
 
@@ -67,12 +69,14 @@ class RankSearch:
         """Run the ``ranks`` that the program names: no place along an axis shows what they do."""
         self._run(ranks)
 
-    def classes(self, axes: Sequence[WorldAxis], *, flat_shards: bool = False) -> dict[int, str]:
+    def classes(
+        self, axes: Sequence[WorldAxis], *, flat_shards: bool = False, cut: bool = False
+    ) -> dict[int, str]:
         """Hash of every rank's recording, its own or that of the rank that stands for it; ``flat_shards``:
-        ranks hold shards that may be cut across tensors.
+        ranks hold shards that may be cut across tensors; ``cut``: they are, of equal sizes.
         """
-        self._axes = tuple(axes)
-        if self._all_alike():
+        self._axes, self._cut = tuple(axes), cut
+        if self._all_alike() and not cut:
             if len(axes) > 1 or flat_shards:
                 self._run([self._inside])
             if self._all_alike():
@@ -122,6 +126,8 @@ class RankSearch:
         return [lowest.setdefault(found[place], place) for place in range(axis.size)]
 
     def _cut_across_tensors(self, axis: WorldAxis) -> bool:
+        if self._cut:
+            return True
         first, others = self._held(0), [axis.stride, (axis.size - 1) * axis.stride]
         if not any(one.stages for one in self._axes):
             others.append(self._inside)

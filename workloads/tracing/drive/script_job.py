@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,7 @@ from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import RankClass, RankTrace
-from workloads.tracing.record.recording import COLUMNS, NAME
+from workloads.tracing.record.recording import COLUMNS, NAME, PHASE
 from workloads.tracing.record.tokens import tokens_of_step
 from workloads.tracing.record.world_axes import axes_of, parallel_dims
 
@@ -29,7 +30,7 @@ MAX_RANKS_RUN = 32
 HANG_S = 60.0
 MAX_STEP: Final = 1_000_000  # steps before the one that is kept are run
 MAX_TOKENS: Final = 2**53
-_COLLECTIVE: Final = COLUMNS.index("collective")
+_COLLECTIVE, _NUM_BYTES = (COLUMNS.index(name) for name in ("collective", "num_bytes"))
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -172,7 +173,14 @@ class ScriptJob:
             hashes = search.settle(ranks)
             return None if hashes is None else found(hashes)
 
-        return found(search.classes(axes, flat_shards=any(map(_has_flat_shards, seen.values()))))
+        recorded = list(seen.values())
+        return found(
+            search.classes(
+                axes,
+                flat_shards=any(map(_has_flat_shards, recorded)),
+                cut=any(map(_gathers_what_it_updated, recorded)),
+            )
+        )
 
     def workload(self, name: str, trace: RankTrace) -> Workload:
         """What the graph is a graph of; ``trace``: of rank 0."""
@@ -220,6 +228,18 @@ def _has_flat_shards(trace: RankTrace) -> bool:
     """Whether gradients are reduced to shards, but for those of FSDP2, which deals out rows."""
     reduced = "reduce_scatter" in trace.program.column(_COLLECTIVE)
     return reduced and not any(str(name).startswith("fsdp::") for name in trace.program.column(NAME))
+
+
+def _gathers_what_it_updated(trace: RankTrace) -> bool:
+    """Whether ranks update a part each of parameters that all of them hold (ZeRO-1 and 2), and gather these
+    behind it: more than the forward pass gathers of what is sharded.
+    """
+    gathered: Counter[str] = Counter()
+    columns = (trace.program.column(number) for number in (_COLLECTIVE, PHASE, _NUM_BYTES))
+    for collective, phase, size in zip(*columns, strict=True):
+        if collective == "all_gather":
+            gathered[str(phase)] += int(size)
+    return gathered["optimizer"] > gathered["fwd"]
 
 
 def _representative(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -> int:
