@@ -119,7 +119,7 @@ def run(
     plans = planner or (AlphaBetaPlanner(nccl) if setup.network == "alphabeta" else nccl)
     remembered, said, warned = None, "", ""
     if cost is None:
-        of_gpu = priced(cluster.gpu, graph.world_size, graph.workload.precision, setup)
+        of_gpu = _prices(cluster, graph.world_size, graph.workload.precision, setup)
         cost = remembered = _Remembered(of_gpu)
         said, warned = cluster.gpu.load_remarks(graph.world_size)
         variants = variants or _variants(graph, cluster, setup, cost)
@@ -152,6 +152,17 @@ def priced(gpu: GpuSpec, num_ranks: int, precision: str, setup: Setup) -> Roofli
 
     math = "tf32" if precision == "tf32" else setup.fp32_math
     return RooflineCost(gpu.under_load(num_ranks), fp32_math=math, tables=setup.tables)
+
+
+def _prices(cluster: ClusterSpec, num_ranks: int, precision: str, setup: Setup) -> RooflineCost:
+    """:func:`priced` for a cluster's GPUs, which jobs of one search share: equal kernels are priced once."""
+    settings = num_ranks, precision == "tf32", setup.fp32_math, *map(id, setup.tables)
+    key = (cluster.gpu.name, _hash_of(cluster), settings)
+    if key not in _PRICES:
+        if len(_PRICES) >= _KEPT:
+            _PRICES.clear()
+        _PRICES[key] = priced(cluster.gpu, num_ranks, precision, setup)
+    return _PRICES[key]
 
 
 def _variants(graph: Graph, cluster: ClusterSpec, setup: Setup, cost: CostModel) -> Variants | None:
@@ -191,6 +202,8 @@ class _Remembered:
 _LAST: Final[dict[tuple[str, ...], tuple[Topology, NcclPlanner]]] = {}
 _KEPT: Final = 8
 _KEPT_RANKS: Final = 30_000  # some 20 MB of plans
+#: Prices of kernels on clusters seen last; they hold the tables whose identities they are known by.
+_PRICES: Final[dict[tuple[object, ...], RooflineCost]] = {}
 #: Hashes of clusters seen last, by identity: a search asks about one of them thousands of times.
 _HASHES: Final[dict[int, tuple[ClusterSpec, str]]] = {}
 

@@ -33,6 +33,7 @@ _LONGEST_KERNEL_S = 100.0
 
 _RECORDED, _MEASURED, _FITTED, _EXTRAPOLATED, _ROOFLINE = map(ORIGINS.index, ORIGINS)
 #: Classes whose time follows from products.
+_MOST_KNOWN = 1 << 12  # different kernels whose prices are remembered
 _PRODUCTS = ("gemm", "bgemm", "conv", "attention_fwd", "attention_bwd")
 
 
@@ -73,6 +74,7 @@ class RooflineCost:
         known = covered_sms(gpu.table("cost")) if parameters is None else None
         beyond, other_sms = (known.beyond(gpu), not known.holds(gpu)) if known is not None else ({}, False)
         self._context = Context(gpu, constants, fp32_math, chosen, beyond, other_sms)
+        self._known: dict[tuple[KernelShape, bool], tuple[int, ...]] = {}  # prices, by what is priced
 
     def work(self, kernel: KernelShape) -> Work:
         """What the formula of the kernel's class demands; InputError for an unknown class."""
@@ -123,7 +125,7 @@ class RooflineCost:
         inverse = np.array([index.setdefault(key, len(index)) for key in keys], dtype=np.int64)
         first = np.zeros(len(index), dtype=np.int64)
         first[inverse[::-1]] = np.arange(len(rows))[::-1]
-        distinct = np.array([self._price_row(ops, int(rows[i])) for i in first], dtype=np.int64)
+        distinct = np.array([self._price_row(ops, row) for row in rows[first].tolist()], dtype=np.int64)
         for column, name in enumerate(_COLUMNS):
             getattr(demands, name)[rows] = distinct[inverse, column]
         self._apply_recorded(demands, ops, rows)
@@ -135,7 +137,7 @@ class RooflineCost:
         return fixed_ps + max(sm_ps, round(hbm_bytes * (1e12 / self.gpu.hbm_bytes_per_s)))
 
     def _price_row(self, ops: OpTable, row: int) -> tuple[int, ...]:
-        is_copy = ops.kind[row] == int(OpKind.MEMCPY)
+        is_copy = bool(ops.kind[row] == int(OpKind.MEMCPY))
         name = ops.name[row]
         kernel = KernelShape(
             name=name,
@@ -148,7 +150,12 @@ class RooflineCost:
             bytes_written=int(ops.bytes_written[row]),
             replayed=bool(ops.batch[row] >= 0),
         )
-        return self._price(kernel, is_copy=bool(is_copy))
+        found = self._known.get((kernel, is_copy))
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[kernel, is_copy] = self._price(kernel, is_copy=is_copy)
+        return found
 
     def _price(self, kernel: KernelShape, *, is_copy: bool) -> tuple[int, ...]:
         """One distinct kernel, in the order of ``_COLUMNS``."""

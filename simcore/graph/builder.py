@@ -148,9 +148,9 @@ class GraphBuilder:
                     src, stream, back = start + edge.source.position, "", 0
                 written.append((start + edge.dst, src, int(edge.kind), stream, back))
         written.sort()
-        ints = np.array([(d, s, k, b) for d, s, k, _, b in written], dtype=np.int64).reshape(-1, 4).T
-        dst, src_rows, kind, back_of = (np.ascontiguousarray(column) for column in ints)
-        return EdgeTable(dst, src_rows, kind, Strings.encode([row[3] for row in written]), back_of)
+        columns: list[tuple[Any, ...]] = list(zip(*written, strict=True)) or [()] * 5
+        dst, src_rows, kind, back_of = (np.array(columns[k], dtype=np.int64) for k in (0, 1, 2, 4))
+        return EdgeTable(dst, src_rows, kind, Strings.encode(columns[3]), back_of)
 
     def _free_table(self, starts: list[int]) -> FreeTable:
         written: list[tuple[int, int, int, int, int]] = []

@@ -41,3 +41,13 @@ def test_a_die_of_the_users_own_is_read_again_when_its_file_changes(tmp_path):
         sustained = load_gpu(os.fspath(tmp_path / "mine.toml")).sustained
         clocks.append(sustained.clock)
     assert clocks == [0.835, 0.7]
+
+
+def test_jobs_of_one_cluster_share_prices_and_others_do_not():
+    graph = described({"tp": 2, "dp": 4}, 8, model=small(8)).graph
+    cluster = load_cluster("h100-8")
+    slower = load_cluster("h100-8", {"gpu.clock": "0.5"})
+    first, again, apart = (
+        run(graph, one).result.step_ps for one in (cluster, load_cluster("h100-8"), slower)
+    )
+    assert first == again < apart
