@@ -275,6 +275,12 @@ def test_places_of_what_is_not_known_are_an_order(pool: WorkerPool, tmp_path: Pa
     assert flops(found) == 2 * (2 * 12 * 4 * 4)
 
 
+def test_no_more_boxes_than_were_drawn_are_selected(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "drawn_few", tmp_path, script="around").values()
+    assert "as many elements count as true as were set" in {asked.rule for asked, _ in found.asked}
+    assert flops(found) == 2 * (2 * 12 * 4 * 4)
+
+
 def test_a_model_that_is_only_asked_is_no_evaluation(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "evaluated", tmp_path, script="around").values()
     assert not [asked for asked, _ in found.asked if asked.kind == "evaluation"]
@@ -291,7 +297,7 @@ def test_an_assertion_holds(pool: WorkerPool, tmp_path: Path) -> None:
     assert rules == {"an unknown truth value of the device, false": [0.0]}
 
 
-@pytest.mark.parametrize("habit", ["legacy", "sampled"])
+@pytest.mark.parametrize("habit", ["aligned", "legacy", "sampled"])
 def test_habits_from_before_devices_and_samples_made_there(
     habit: str, pool: WorkerPool, tmp_path: Path
 ) -> None:

@@ -97,6 +97,37 @@ def ordered(model):
         optimizer.step()
 
 
+def drawn_few(model):
+    """A few of many boxes are drawn, as detectors do: no more than were set are selected."""
+    rows = torch.rand(64, 4, device="cuda")
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        masks = []
+        for drawn, many in ((4, 64), (8, 100_000)):  # of more than are followed, too
+            candidates = torch.where(rows.new_empty(many) > 0.5)[0]
+            places = candidates[torch.randperm(candidates.numel(), device="cuda")[:drawn]]
+            mask = torch.zeros_like(rows.new_empty(many), dtype=torch.uint8)
+            mask[places] = 1
+            masks.append(mask[:64])
+        chosen = torch.where(masks[0] | masks[1].clone())[0]
+        lost = torch.cat([masks[0], masks[1]]) > 0
+        assert rows.new_empty(128)[lost].shape == chosen.shape == (12,)
+        model(rows[chosen]).sum().backward()
+        optimizer.step()
+
+
+def aligned(model):
+    """Lengths of what is aligned come from both sides."""
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    targets = torch.ones(2, 3, dtype=torch.long, device="cuda")
+    for _ in range(3):
+        scores = model(torch.rand(2, 4, device="cuda")).expand(8, 2, 4).log_softmax(-1)
+        lengths = (torch.rand(2, 8, device="cuda") > 0.5).sum(-1)
+        loss = nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([3, 2]))
+        loss.backward()
+        optimizer.step()
+
+
 def sampled(model):
     """Samples that are made on the GPU; a sparse matrix of a large identity."""
     steps = torch.eye(300).to_sparse().cuda()

@@ -37,6 +37,12 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
             "integers that are not known were answered by the least that they can be, sizes or loops may "
             f"depend on them{advice}"
         )
+    counted = [one for one in assumed if one["kind"] == "share"]
+    if counted:
+        found.append(
+            "how many entries are selected is not known: all that can be, so what is computed of them is an "
+            f"upper bound{_advice(counted)}"
+        )
     found += list(dict.fromkeys(one["rule"] for one in values if one["kind"] == "missing"))
     failures = dict.fromkeys(
         f"{one['rule']} (at {one['site']})" for one in values if one["kind"] == "failure"

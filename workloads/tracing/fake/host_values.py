@@ -32,6 +32,7 @@ from workloads.tracing.fake.known_values import (
     remember_value,
     values_of,
 )
+from workloads.tracing.fake.true_counts import most_true
 from workloads.tracing.sites import asserted
 
 _INITIALISERS = (
@@ -76,6 +77,8 @@ _RULES = {
 
 def rule_of(kind: str, tensor: torch.Tensor) -> str:
     """How a value of ``kind`` that is not known is answered."""
+    if kind == "share" and tensor.dtype == torch.bool and most_true(tensor) < tensor.numel():
+        return "as many elements count as true as were set"
     if kind != "item":
         return _RULES.get(kind, "")
     if presumed(tensor) is not None:
@@ -127,7 +130,7 @@ def routing_exponent(scores: torch.Tensor, default: float) -> tuple[float, Calla
 
 
 def num_selected(mask: torch.Tensor) -> int:
-    """How many elements of a mask count as true: all of them, unless they are known or :data:`ask` says
+    """How many elements of a mask count as true: all that can be, unless they are known or :data:`ask` says
     otherwise.
     """
     known = values_of(mask)
@@ -135,7 +138,8 @@ def num_selected(mask: torch.Tensor) -> int:
     if known is not None:
         with torch._C._DisableTorchDispatch():
             return int(known.count_nonzero())
-    return round(float(_answer("share", mask, 1.0)) * mask.numel())
+    share = most_true(mask) / max(1, mask.numel())
+    return round(float(_answer("share", mask, share)) * mask.numel())
 
 
 def _equal(_mode: FakeTensorMode, _func: Any, left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -40,6 +40,8 @@ _VALUES = "_simcore_values"
 _PRESUMED = "_simcore_presumed"
 _LEAST = "_simcore_least"
 _CHOICES = "_simcore_choices"
+#: How many elements can be true (``true_counts``).
+MOST_TRUE = "_simcore_most_true"
 #: Operators whose values follow from shapes and numbers alone.
 _MADE = frozenset(
     f"aten::{name}"
@@ -163,6 +165,7 @@ def forget(tensors: list[torch.Tensor]) -> None:
                 found.pop(_VALUES, None)
                 found.pop(_PRESUMED, None)
                 found.pop(_LEAST, None)
+                found.pop(MOST_TRUE, None)
                 found.pop(_CHOICES, None)
 
 

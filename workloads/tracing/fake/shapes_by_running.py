@@ -75,11 +75,18 @@ def _gru_gradients(grad: torch.Tensor, _workspace: torch.Tensor, has_bias: bool)
 
 
 def _with_numbers(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Lengths on the host are numbers to torch, unless a tensor has no data."""
+    """Lengths on the host are numbers to torch, unless one of them has no data, or is of the device."""
 
     @functools.wraps(original)
     def ctc_loss(log_probs: Any, targets: Any, *others: Any, **named: Any) -> torch.Tensor:
-        return original(log_probs, targets, *map(_numbers, others), **named)
+        numbers = [*map(_numbers, others)]
+        if any(isinstance(one, torch.Tensor) for one in numbers):  # torch takes both lengths to one place
+            lengths = [one for one in others if isinstance(one, torch.Tensor)]
+            devices = {one.device for one in lengths}
+            numbers = list(others)
+            if len(devices) > 1:
+                numbers[: len(lengths)] = [one.to(log_probs.device) for one in lengths]
+        return original(log_probs, targets, *numbers, **named)
 
     return ctc_loss
 

@@ -25,6 +25,7 @@ from workloads.tracing.fake import (
     sparse_tensors,
     storages,
     streams,
+    true_counts,
 )
 from workloads.tracing.fake.aten_ops import AtenOp, all_on_device, is_on_device, num_bytes, tensors_in
 from workloads.tracing.fake.expert_load import ExpertLoad
@@ -155,7 +156,10 @@ class Recorder(OpLog, TorchDispatchMode):
         else:
             result = self._shape_of(func, operator, args, kwargs)
             if not operator.is_view:
+                most = true_counts.bound(operator.base, args)
                 known = self.known.follow(func, operator, args, kwargs, result)
+                if most is not None and not known:
+                    true_counts.remember(operator.outputs(args, kwargs, result), most)
                 if operator.finds_overflow and not known:
                     host_values.assume_no_overflow(args[1])
                 if operator.chooses and not known:
