@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from simcore.engine.execution import Processor
     from simcore.engine.sequence import Environment, KernelSequence
     from simcore.network.flow import Flow, Network
+    from simcore.network.link import Link
 
 
 #: What others do to a GPU: take SMs or give them back, draw on HBM or no longer, and have kernels re-rated.
@@ -62,8 +63,8 @@ class Sleeper(Protocol):
         """
         ...
 
-    def touched(self) -> None:
-        """Something else, that it cannot go on with."""
+    def touched(self, link: Link | None = None) -> None:
+        """A flow of others is about to use a link, or something else is, that it cannot go on with."""
         ...
 
 
@@ -223,10 +224,10 @@ class Gpu:
         self.sleeper: Sleeper | None = None
         self._execution = execution
 
-    def touched(self) -> None:
+    def touched(self, link: Link) -> None:
         """See :class:`simcore.network.link.Observer`."""
         if self.sleeper is not None:
-            self.sleeper.touched()
+            self.sleeper.touched(link)
 
     def taken(self) -> tuple[int, tuple[tuple[float, float], ...]] | None:
         """What others have of the GPU, if nothing else is under way or wanted: SMs held, and the HBM bytes/ps

@@ -148,7 +148,7 @@ class FluidNetwork:
         plan, route = flow.plan, self.route(flow.plan)
         for link, _, _ in route.uses:
             if link.observer is not None:
-                link.observer.touched()
+                link.observer.touched(link)
         if not plan.volume_bytes > 0.0:
             flow.fire()
             return

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Somebody who has to know before anything about a link or a GPU changes."""
+    """Somebody who has to know before a link is used."""
 
-    def touched(self) -> None:
-        """A flow, a kernel or a hold is about to come or go, now."""
+    def touched(self, link: Link) -> None:
+        """A flow is about to come, now."""
         ...
 
 

@@ -133,11 +133,17 @@ class Lab:
         if found is None:
             calls: Bound = {}
             number_of: dict[int, int] = {}
+            here: dict[Communicator, Communicator] = {}
+            plans: dict[tuple[Communicator, CollectivePlan], CollectivePlan] = {}
             for number, call in enumerate(cell.calls):
                 if call not in calls:
-                    plan = replace(rank.bound(call)[1])  # of its own: the log tells calls apart
-                    calls[call] = self._communicators.apart(rank.number, call, self.network, self.clock), plan
-                    number_of[self.network.route(plan).number] = number
+                    there, plan = rank.bound(call)
+                    if there not in here:
+                        here[there] = self._communicators.apart(rank.number, call, self.network, self.clock)
+                    if (there, plan) not in plans:  # who sends and who receives have one in common
+                        own = plans[there, plan] = replace(plan)  # the log tells calls apart
+                        number_of[self.network.route(own).number] = number
+                    calls[call] = here[there], plans[there, plan]
             found = self._bound[cell, signature] = calls, number_of
         return found
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simcore.engine.rank import Rank
     from simcore.engine.shortcuts.apart import Share
     from simcore.engine.shortcuts.cell_times import Course
-    from simcore.engine.shortcuts.cells import Cells, Chain, Pattern
+    from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern
     from simcore.engine.shortcuts.chain_times import ChainTimes
     from simcore.engine.shortcuts.shared import Shared
     from simcore.network.link import Link
@@ -45,7 +45,7 @@ class RankCells:
         self._is_first = ranks[0] == rank.number
         self._alone = alone
         self._bookings = Bookings()
-        self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
+        self._used: dict[Pattern | Cell, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
         self._known: dict[tuple[Pattern, Share], tuple[ChainTimes, tuple[Link, ...]]] = {}
         shared.booked.append(self._bookings)
         own = rank.communicators.ports(rank.number)
@@ -78,8 +78,15 @@ class RankCells:
             return None
         for link in links:
             if link.flows:
-                return None
-        return times, stop
+                stop = self.before(chain, link, cell, stop)
+        return (times, stop) if stop > cell else None
+
+    def before(self, chain: Chain, link: Link, cell: int, stop: int) -> int:
+        """The first of cells ``cell`` to ``stop`` that uses a link, else ``stop``."""
+        for number in range(cell, stop):
+            if link in self._plans_and_links(chain.pattern.cells[number])[1]:
+                return number
+        return stop
 
     def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
         """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
@@ -106,19 +113,19 @@ class RankCells:
         """See :class:`simcore.engine.rank.Player`."""
         return self._bookings.record(self.rank, self.cells)
 
-    def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
-        """Numbers in the network's log of the plans of a pattern's calls (:data:`UNTOLD`: others note what it
-        moves), and the links that they use.
+    def _plans_and_links(self, part: Pattern | Cell) -> tuple[tuple[int, ...], tuple[Link, ...]]:
+        """Numbers in the network's log of the plans of a pattern's or a cell's calls (:data:`UNTOLD`: others
+        note what it moves), and the links that they use.
         """
-        found = self._used.get(pattern)
+        found = self._used.get(part)
         if found is None:
-            routes = {call: self.shared.network.route(self.rank.bound(call)[1]) for call in pattern.distinct}
+            routes = {call: self.shared.network.route(self.rank.bound(call)[1]) for call in part.distinct}
             links = dict.fromkeys(link for route in routes.values() for link, _, _ in route.uses)
             # What moves is told by one of those who meet.
             number = {
                 call: route.number if self._is_first or call in self._alone else UNTOLD
                 for call, route in routes.items()
             }
-            numbers = [number[call] for call in pattern.calls]
-            found = self._used[pattern] = tuple(numbers), tuple(links)
+            numbers = [number[call] for call in part.calls]
+            found = self._used[part] = tuple(numbers), tuple(links)
         return found

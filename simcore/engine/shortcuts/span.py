@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simcore.engine.shortcuts.cells import Chain
     from simcore.engine.shortcuts.chain_times import ChainTimes
     from simcore.network.flow import Flow
+    from simcore.network.link import Link
 
 
 #: Ranks whose spans, after so many of them, have mostly been taken apart go without.
@@ -305,9 +306,31 @@ class Span(Movable):
         else:
             self._begin(self._cell, share, *ahead)
 
-    def touched(self) -> None:
+    def touched(self, link: Link | None = None) -> None:
         """See :class:`simcore.engine.gpu.Sleeper`."""
-        self._solo.company.take_apart()
+        while link is not None and self.env.now >= self._end_ps and self._is_known:
+            self.finish()  # its event has not come yet
+            if self.gpu.sleeper is not self:
+                self.gpu.touched(link)
+                return
+        if link is None or self._uses(link):
+            self._solo.company.take_apart()
+
+    def _uses(self, link: Link) -> bool:
+        """Whether the cell under way does; the span ends before the first one after it that does."""
+        solo, chain = self._solo, self._chain
+        if self._course is None:
+            self._under_way()
+        cell = self._cell
+        if solo.before(chain, link, cell, cell + 1) == cell:
+            return True
+        stop = solo.before(chain, link, cell, self._stop)
+        if self._course is None and stop < self._stop:
+            self._stop = stop
+            self._coming = [one for one in self._coming if one[1] < stop]
+            self._wait(self._begin_ps + self._times.begin_ps[stop])
+            solo.company.acted()
+        return False
 
     # -- company ---------------------------------------------------------------------------------
 
