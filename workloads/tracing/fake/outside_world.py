@@ -10,11 +10,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.utils.data as data
+from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
 from workloads.tracing.fake import visible_devices
@@ -62,25 +66,47 @@ def _load_in_this_process() -> None:
 
 
 def _on_host_or_device(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Samples are made of real memory, unless they turn out to be made on the device (a batch is lost)."""
-    plain = without_modes(original)
+    """Samples are made of real memory, unless they turn out to be made on the device (a batch is lost); what
+    lies on the device is put together there.
+    """
 
     def following(self: Any) -> Any:
-        if not getattr(self, "_simcore_on_device", False):
-            try:
-                return plain(self)
-            except NotImplementedError as error:
-                if "'CUDA' backend" not in str(error):
-                    raise
-                self._simcore_on_device = True
+        if getattr(self, "_simcore_on_device", False):
+            return original(self)
+        fetcher = self._dataset_fetcher
+        collate = fetcher.collate_fn
+        try:
+            with _disable_current_modes() as modes:
+                fetcher.collate_fn = lambda samples: _collated(collate, samples, modes)
+                return original(self)
+        except NotImplementedError as error:
+            if "'CUDA' backend" not in str(error):
+                raise
+            self._simcore_on_device = True
+        finally:
+            fetcher.collate_fn = collate
         return original(self)
 
     return following
 
 
+def _collated(collate: Callable[[Any], Any], samples: Any, modes: Sequence[Any]) -> Any:
+    """A batch, made under ``modes`` where samples lie on the device."""
+    if not any(isinstance(one, torch.Tensor) and one.is_cuda for one in tree_leaves(samples)):
+        return collate(samples)
+    for mode in reversed(modes):
+        _push_mode(mode)
+    try:
+        return collate(samples)
+    finally:
+        for _ in modes:
+            _pop_mode()
+
+
 def _with_answers(original: Callable[..., None]) -> Callable[..., None]:
     """Where there is no ``nvidia-smi``, it tells what programs ask for in their logs: the node's GPUs.  A
-    rank has no terminal; ``stty size`` is that of a usual one.
+    rank has no terminal; ``stty size`` is that of a usual one.  ``nvcc`` is of torch's version of CUDA,
+    whichever is installed: what it would compile is not compiled.
     """
 
     def init(self: Any, args: Any, *others: Any, **options: Any) -> None:
@@ -88,6 +114,8 @@ def _with_answers(original: Callable[..., None]) -> Callable[..., None]:
         text = "24 80" if words == ["stty", "size"] else ""
         if words[:1] == ["nvidia-smi"] and shutil.which("nvidia-smi") is None:
             text = _smi(words)
+        if words and Path(words[0]).name == "nvcc" and {"-V", "--version"} & {*words}:
+            text = f"Cuda compilation tools, release {torch.version.cuda}, V{torch.version.cuda}.0"
         if text:
             args, options = [sys.executable, "-S", "-c", f"print({text!r})"], {**options, "shell": False}
         original(self, args, *others, **options)

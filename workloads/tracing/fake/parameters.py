@@ -131,9 +131,11 @@ def _patch_data() -> None:
             _take_device(self, value)
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
-        if isinstance(value, FakeTensor) and type(self) is torch.Tensor:
-            shape = value.detach().requires_grad_(self.requires_grad)
+        if isinstance(value, FakeTensor) and type(self) in (torch.Tensor, torch.nn.Parameter):
+            shape: Any = value.detach().requires_grad_(self.requires_grad)
             vars(shape).update(vars(self))  # what the program has hung on it
+            if type(self) is torch.nn.Parameter:  # a lazy one, which only now gets memory
+                shape._is_param = True
             torch.utils.swap_tensors(self, shape)  # type: ignore[no-untyped-call]
         else:
             tensor_data.__set__(self, value)

@@ -78,6 +78,8 @@ def install() -> None:
     # Results of functional collectives are waited for where they are used.  torch waits at once under a fake
     # mode, which it takes for a compiler's.
     _functional_collectives._are_we_tracing = lambda: get_proxy_mode() is not None
+    group_class: Any = ProcessGroup
+    group_class.name = get_backend
     for name in _REDUCING:
         if hasattr(ProcessGroup, name):
             setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simcore.records import dataclass
 
@@ -40,6 +41,7 @@ def show_as_of_device() -> None:
     own_device = storage_type.device
     storage_of = torch.Tensor.untyped_storage
     whole_part = storage_type.__getitem__
+    of_buffer = storage_type.from_buffer
     set_memory = torch.Tensor.set_
 
     def untyped_storage(self: FakeTensor) -> torch.UntypedStorage:
@@ -56,6 +58,11 @@ def show_as_of_device() -> None:
             return StoragePart(self, *index.indices(self.nbytes())[:2])
         return whole_part(self, index)
 
+    def from_buffer(*args: Any, **kwargs: Any) -> torch.UntypedStorage:
+        with _disable_current_modes():  # under a fake mode torch takes bytes of the host for no memory
+            made: torch.UntypedStorage = of_buffer(*args, **kwargs)
+        return made
+
     def set_(self: FakeTensor, source: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(source, StoragePart):
             size = self.element_size()
@@ -65,6 +72,7 @@ def show_as_of_device() -> None:
     shape: Any = FakeTensor
     shape.untyped_storage, shape.set_ = untyped_storage, set_
     storage_type.device, storage_type.__getitem__ = property(device), part
+    storage_type.from_buffer = staticmethod(from_buffer)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,29 @@ def multi_tensor_scale(_chunk: int, _noop: Any, lists: Any, scale: Any) -> None:
         torch._foreach_copy_(target, source)
 
 
+def _multi_tensor_update(name: str) -> Any:
+    """An optimizer's step in one kernel: ``lists`` are gradients, parameters, states and, last, copies of
+    parameters in fewer bits, where there are such; all but the first are written.
+    """
+
+    def update(_chunk: int, _noop: Any, lists: Any, *_: Any) -> None:
+        kept = [one for each in lists[1:] for one in each]
+        kernels.launch(name, reads=[*lists[0], *kept], writes=kept)
+
+    return update
+
+
+#: What apex compiles for its optimizers, and others under the same names with their own extensions.
+AMP_C: dict[str, Any] = {
+    "multi_tensor_l2norm": multi_tensor_l2norm,
+    "multi_tensor_scale": multi_tensor_scale,
+    **{
+        name: _multi_tensor_update(name)
+        for name in ("multi_tensor_adagrad", "multi_tensor_adam", "multi_tensor_lamb", "multi_tensor_sgd")
+    },
+}
+
+
 def multi_tensor_applier(operation: Any, noop: Any, lists: Any, *args: Any) -> Any:
     """``apex.multi_tensor_apply.multi_tensor_applier``."""
     return operation(2048 * 32, noop, lists, *args)
@@ -130,7 +153,7 @@ _MODULES: dict[str, dict[str, Any]] = {
         "FusedLAMB": FusedLAMB,
         "FusedSGD": torch.optim.SGD,
     },
-    "amp_C": {"multi_tensor_l2norm": multi_tensor_l2norm, "multi_tensor_scale": multi_tensor_scale},
+    "amp_C": AMP_C,
     "fused_weight_gradient_mlp_cuda": {
         "wgrad_gemm_accum_fp16": wgrad_gemm_accum,
         "wgrad_gemm_accum_fp32": wgrad_gemm_accum,

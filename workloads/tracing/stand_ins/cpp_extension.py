@@ -4,7 +4,8 @@ Nothing is compiled.  A function that the sources offer is one kernel, under the
 it writes what its schema says, else those of its tensors that nobody has written before (buffers that the
 program has just made), else all that it does not call constant, and reads all others, each once.  What it
 returns is what its sources make (:mod:`workloads.tracing.stand_ins.cpp_results`).  What it computes is not
-seen: a warning names it, and ``register_launch`` describes it, results included.
+seen: a warning names it, and ``register_launch`` describes it, results included.  Optimizers' kernels under
+apex's names are apex's.  What is called with tensors of the host alone is the host's, and left out.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ import torch
 from simcore.records import dataclass
 from workloads.tracing import kernels
 from workloads.tracing.stand_ins import cpp_results
+from workloads.tracing.stand_ins.apex import AMP_C
 
 #: ``m.def("name(schema) -> ()"`` or ``m.def("name", &function``, in what registers functions.
 _OFFERED = re.compile(r'\.def\(\s*((?:"[^"]*"\s*)+)(?:,\s*&?\s*(?:TORCH_FN\()?([\w:]+))?')
+#: ``py::class_<Type>(m, "name").def(...).def(...);``
+_CLASS = re.compile(r'py::class_\s*<[^>]*>\s*\(\s*\w+\s*,\s*"(\w+)"[^;]*;')
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _RETURNS_NOTHING = re.compile(r"->\s*\(\s*\)|^\s*void\b")
 
@@ -54,16 +58,22 @@ class CompiledFunction:
 
         UnknownKernelError where nobody described it and its sources do not tell what it returns.
         """
-        declared = self._declared
+        declared, given = self._declared, _tensors([*args, *kwargs.values()])
+        if given and not any(one.is_cuda for one in given):
+            if on_unseen is not None:
+                on_unseen(f"what {self.name} does to tensors of the host is compiled code and left out")
+            return None
         if kernels.is_described(self.name):
             made = kernels.launch_described(self.name, args, kwargs).writes
             if declared is not None and not declared.returns:
                 return None
             return made[0] if len(made) == 1 else tuple(made)
+        if (of_apex := AMP_C.get(self.name.rpartition("::")[2])) is not None:
+            return of_apex(*args, **kwargs)
         if declared is None or declared.returns:
             return self._made(declared, args, kwargs)
-        given = [*zip(declared.parameters, args, strict=False), *(("", one) for one in kwargs.values())]
-        tensors = [(text, one) for text, value in given for one in _tensors(value)]
+        pairs = [*zip(declared.parameters, args, strict=False), *(("", one) for one in kwargs.values())]
+        tensors = [(text, one) for text, value in pairs for one in _tensors(value)]
         writes = [one for text, one in tensors if "!" in text]
         writes = writes or [one for _, one in tensors if kernels.is_unwritten(one)]
         writes = writes or [one for text, one in tensors if "const" not in text]
@@ -93,6 +103,7 @@ class CompiledFunction:
 def install(module: Any) -> None:
     """Patch ``torch.utils.cpp_extension``, once per process."""
     module.load, module.load_inline = _load, _load_inline
+    module.CUDA_HOME = module.CUDA_HOME or "/usr/local/cuda"  # as on machines that have the GPUs
 
 
 def _load(name: str, sources: Any, *_: Any, **options: Any) -> Any:
@@ -114,8 +125,10 @@ def _load_inline(
 
 def _made(name: str, code: str, names: Sequence[str], *, python: bool) -> Any:
     code = _COMMENT.sub("", code)
-    offered = {one: CompiledFunction(f"{name}::{one}", _declared(code, one)) for one in names}
-    for found in _OFFERED.finditer(code):
+    offered: dict[str, Any] = {one: CompiledFunction(f"{name}::{one}", _declared(code, one)) for one in names}
+    for found in _CLASS.finditer(code):
+        offered[found.group(1)] = _class(f"{name}::{found.group(1)}", found.group(0), code)
+    for found in _OFFERED.finditer(_CLASS.sub("", code)):
         text = "".join(re.findall(r'"([^"]*)"', found.group(1)))
         plain = text.partition("(")[0].partition("::")[2] or text.partition("(")[0]
         if "(" in text:
@@ -136,6 +149,16 @@ def _made(name: str, code: str, names: Sequence[str], *, python: bool) -> Any:
     return module
 
 
+def _class(name: str, offered: str, code: str) -> type:
+    """A class that the sources offer: made of whatever, its methods kernels."""
+    methods: dict[str, Any] = {"__init__": lambda *_, **__: None}
+    for found in _OFFERED.finditer(offered):
+        method = "".join(re.findall(r'"([^"]*)"', found.group(1)))
+        function = (found.group(2) or method).rpartition(":")[2]
+        methods[method] = staticmethod(CompiledFunction(f"{name}::{method}", _declared(code, function)))
+    return type(name.rpartition(":")[2], (), methods)
+
+
 def _declared(code: str, function: str) -> _Declared | None:
     """How C++ declares ``function``; None: it does not."""
     found = re.search(rf"([\w:<>,\s*&]+?)\b{re.escape(function)}\s*\(([^()]*)\)\s*[;{{]", code)
@@ -151,5 +174,7 @@ def _split(parameters: str) -> tuple[str, ...]:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    values = value if isinstance(value, list | tuple) else [value]
-    return [one for one in values if isinstance(one, torch.Tensor)]
+    """Those that it is or that lists in it hold, however deep (apex hands on a list of lists)."""
+    if isinstance(value, list | tuple):
+        return [one for inner in value for one in _tensors(inner)]
+    return [value] if isinstance(value, torch.Tensor) else []

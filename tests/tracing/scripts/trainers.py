@@ -1,0 +1,127 @@
+"""What trainers of language models do: ``trainers.py eighth | fused | lazy | ...``."""
+
+import subprocess
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.utils.data import DataLoader, Dataset
+
+
+def three_steps(parameters, loss):
+    """Three steps of plain descent."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for _ in range(3):
+        loss().sum().backward()
+        optimizer.step()
+
+
+def eighth(_):
+    """A layer of 8 bits, with a bias, behind one that learns."""
+    import bitsandbytes as bnb
+
+    base = bnb.nn.Linear8bitLt(64, 128, has_fp16_weights=False, threshold=6.0).cuda()
+    assert base.weight.dtype == torch.int8 and base.weight.SCB.shape == (128,)
+    model = nn.Linear(64, 64).cuda()
+    three_steps(model.parameters(), lambda: base(model(torch.zeros(32, 64, device="cuda"))))
+
+
+def fused(model):
+    """A trainer's own Adam: a kernel over lists of lists as apex has it, and a class for the host's part."""
+    from torch.utils.cpp_extension import CUDA_HOME, load_inline
+
+    said = subprocess.check_output([CUDA_HOME + "/bin/nvcc", "-V"], text=True).split()
+    assert said[said.index("release") + 1].rstrip(",") == torch.version.cuda
+    code = """
+        void multi_tensor_adam_cuda(int chunk, at::Tensor noop, std::vector<std::vector<at::Tensor>> lists) {}
+        void gathered(at::Tensor noop, const std::vector<std::vector<at::Tensor>> lists, at::Tensor out) {}
+        void Host_Adam::step(float lr, torch::Tensor &params) { params.add_(lr); }
+        PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+          m.def("multi_tensor_adam", &multi_tensor_adam_cuda);
+          m.def("gathered", &gathered);
+          py::class_<Host_Adam>(m, "HostAdam").def(py::init<float>()).def("step", &Host_Adam::step);
+        }
+    """
+    module = load_inline("of_a_trainer", code)
+    assert not hasattr(module, "step")
+    on_host = module.HostAdam(0.1)
+    on_host.step(0.1, torch.zeros(4))
+    weight, noop = model.cuda().weight, torch.zeros(1, dtype=torch.int32, device="cuda")
+    states = [torch.zeros_like(weight) for _ in range(2)]
+    optimizer = torch.optim.SGD([model.bias], lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        module.multi_tensor_adam(65536, noop, [[weight.grad], [weight], *([one] for one in states)])
+        module.gathered(noop, [[weight], states], torch.empty_like(weight))
+        optimizer.step()
+
+
+class Later(torch.Tensor):
+    """Memory comes when the model is cut into shards."""
+
+    def __new__(cls):
+        return torch.Tensor._make_subclass(cls, torch.empty(0))
+
+
+def lazy(model):
+    """Parameters that get their memory, and their class back, long after they were made."""
+    weight = nn.Parameter(Later())
+    weight.note, model.weight = "kept", weight
+    assert isinstance(weight, Later)
+    weight.__class__ = nn.Parameter
+    del weight._is_param
+    weight.data = torch.zeros(4, 4, device="cuda")
+    assert model.cuda().weight is weight and weight.note == "kept" and weight.is_cuda
+    assert isinstance(weight, nn.Parameter) and weight.requires_grad
+    three_steps(model.parameters(), lambda: model(torch.zeros(2, 4, device="cuda")))
+
+
+class Tokens(Dataset):
+    """Made on the GPU, as benchmarks make theirs."""
+
+    def __init__(self):
+        self.tokens = torch.randint(0, 4, (12, 4), device="cuda")
+        self.mask = torch.ones_like(self.tokens)
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        return {"tokens": self.tokens[index], "mask": self.mask[index]}
+
+
+def samples(model):
+    """A batch is put together on the GPU, and its mask is known to be all true."""
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for batch in DataLoader(Tokens(), batch_size=4, shuffle=True):
+        assert torch.all(batch["mask"] == 1)
+        model(batch["tokens"].float()).sum().backward()
+        optimizer.step()
+
+
+def messages(model):
+    """An object as bytes that are sent by the program itself, which asks its group for NCCL."""
+    dist.init_process_group("nccl")
+    group, rank = distributed_c10d._get_default_group(), dist.get_rank()
+    assert group.name() == distributed_c10d.Backend.NCCL
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    for _ in range(3):
+        if rank == 0:
+            sent, size = distributed_c10d._object_to_tensor({"shape": (2, 4)}, torch.device("cuda", 0), group)
+            dist.send(size, 1)
+            dist.send(sent, 1)
+        else:
+            size = torch.empty(1, dtype=torch.long, device="cuda")
+            dist.recv(size, 0)
+            came = torch.empty(size.item(), dtype=torch.uint8, device="cuda")
+            dist.recv(came, 0)
+            shape = distributed_c10d._tensor_to_object(came, size.item(), group)["shape"]
+            assert shape == (2, 4)
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](nn.Linear(4, 4))
