@@ -39,9 +39,10 @@ class Totals:
         if not mask.any():
             return
         keys, inverse = told_apart(rows, self.columns, mask)
+        at = np.flatnonzero(mask)
 
         def summed(column: npt.NDArray[np.int64]) -> list[float]:
-            sums: list[float] = np.bincount(inverse, weights=column[mask]).tolist()
+            sums: list[float] = np.bincount(inverse, weights=column.take(at)).tolist()
             return sums
 
         times = summed(rows.ints("end_ps") - rows.ints("start_ps"))
@@ -65,11 +66,12 @@ def told_apart(
     rows: RankRows, columns: Sequence[str], mask: npt.NDArray[np.bool_]
 ) -> tuple[list[Key], npt.NDArray[np.int64]]:
     """Different values of some text columns among the rows in ``mask``, and which one each row has."""
-    key = np.zeros(int(mask.sum()), dtype=np.int64)
+    at = np.flatnonzero(mask)
+    key = np.zeros(len(at), dtype=np.int64)
     values: list[list[str]] = []
     for column in columns:
         codes, names = rows.strings(column)
-        key = key * len(names) + codes[mask]
+        key = key * len(names) + codes.take(at)
         values.append(names)
     distinct, number = ops.told_apart(key)
     return [_decode(code, values) for code in distinct.tolist()], number

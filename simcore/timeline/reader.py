@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -35,6 +36,9 @@ class RankRows:
     rank: int
     num_ranks: int
     table: pa.Table
+    _texts: dict[str, tuple[npt.NDArray[np.int32], list[str]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def ints(self, column: str) -> npt.NDArray[np.int64]:
         """An integer column as int64."""
@@ -43,10 +47,14 @@ class RankRows:
 
     def strings(self, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
         """A text column as (codes, values)."""
-        chunk = self.table.column(column).unify_dictionaries().combine_chunks()
-        if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
-            return np.zeros(0, dtype=np.int32), []
-        return values_of(chunk.indices).astype(np.int32, copy=False), chunk.dictionary.to_pylist()
+        if column not in self._texts:
+            chunk = self.table.column(column).unify_dictionaries().combine_chunks()
+            if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
+                self._texts[column] = np.zeros(0, dtype=np.int32), []
+            else:
+                codes = values_of(chunk.indices).astype(np.int32, copy=False)
+                self._texts[column] = codes, chunk.dictionary.to_pylist()
+        return self._texts[column]
 
     def are(self, column: str, wanted: Container[str]) -> npt.NDArray[np.bool_]:
         """By row, whether a text column's value is one of ``wanted``."""

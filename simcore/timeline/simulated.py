@@ -16,8 +16,8 @@ from simcore.graph.graph import Graph
 from simcore.timeline.columns import GraphColumns, ProgramColumns
 from simcore.timeline.schema import COUNTERS, RANK_CLASSES, TIMELINE_FILE
 
-#: Columns of programs with so many ops in all are kept, some 50 MiB where all columns are asked for.
-_KEPT_OPS: Final = 1 << 19
+#: Columns of programs with so many ops in all are kept, some 10 MiB, or those of one.
+_KEPT_OPS: Final = 1 << 17
 _COUNTER_ROWS: Final = 256 * 1024  # by row group, which is encoded as a whole
 
 

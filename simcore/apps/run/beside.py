@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from simcore.analysis import CriticalPath, critical_path
+from simcore.clock import give_back_memory
 from simcore.records import dataclass
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import Timeline
@@ -36,7 +37,10 @@ def beside_analysis(
     """
     peaks = curves()
     yield BesideAnalysis(peaks)
+    give_back_memory()
     critical = critical_path(timeline) if path else None
+    timeline.let_go()
+    give_back_memory()
     yield BesideAnalysis(peaks, critical)
     if not perfetto:
         return

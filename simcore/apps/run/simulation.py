@@ -174,10 +174,7 @@ def run_scenario(
                 *(ruled.lines if ruled else ()),
             )
             warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
-            facts = _facts(
-                scenario, found, graph, cluster, ran, question, stages, warned,
-                edited=bool(done), ruled=bool(rules),
-            )  # fmt: skip
+            facts = _facts(scenario, found, graph, cluster, ran, question, stages, warned)
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
             tables = SimulatedTables(folder, graph, result)
@@ -185,6 +182,7 @@ def run_scenario(
             stage_of = {rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans}
             large = page and timeline.is_large
             beside = partial(beside_analysis, timeline, curves, stage_of, path=large, perfetto=perfetto)
+            timeline.let_go()
             give_back_memory()  # of which a fork would have as much
             with (
                 asked_commit() as commit,
@@ -193,10 +191,16 @@ def run_scenario(
             ):
                 with stages.stage("analysing"):
                     analysis = analyse(timeline)
+                    band, nearest = stated_band(
+                        ran.step_s, graph.workload, cluster.gpu, settings=scenario.settings.given,
+                        network=scenario.network, edited=bool(done), ruled=bool(rules),
+                    )  # fmt: skip
                     memory, fits = fitted.result()  # which may take longer
                     info = timeline.info.model_copy(
                         update={
                             "commit": commit(),
+                            "band": band,
+                            "nearest": nearest,
                             "memory": stage_memory(memory, fits.available_bytes),
                             "memory_verdict": str(fits),
                             "warnings": (*result.warnings, *_tight(fits), *facts.warnings),
@@ -238,23 +242,17 @@ def run_scenario(
 
 def _facts(
     scenario: Scenario, found: Loaded, graph: Graph, cluster: ClusterSpec, ran: Ran,
-    question: RunQuestion, stages: StageTimer, warned: tuple[str, ...], *, edited: bool, ruled: bool,
+    question: RunQuestion, stages: StageTimer, warned: tuple[str, ...],
 ) -> RunFacts:  # fmt: skip
-    """What the writer cannot know, but for memory: the verdict on it may take longer."""
+    """What the writer cannot know, but for memory and measured runs: they are asked later."""
     assumed = assumed_of(scenario, found.description, found.graph)
     told = run_facts(scenario, graph, cluster, ran, stages)
-    band, nearest = stated_band(
-        ran.step_s, graph.workload, cluster.gpu,
-        settings=scenario.settings.given, network=scenario.network, edited=edited, ruled=ruled,
-    )  # fmt: skip
     return dataclasses.replace(
         told,
         asked=question.text,
         question=question.key,
         software=found.software,
         assumed=tuple(AssumedValue(key=one.key, value=one.value, why=one.why) for one in assumed),
-        band=band,
-        nearest=nearest,
         warnings=(*warned, *told.warnings),
     )
 
