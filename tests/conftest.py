@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,14 @@ from workloads.tracing.drive.rounds import workers
 # Fixed examples and no deadline: a test says the same on a busy machine and on every run.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def _not_waited_for(fd: object) -> None:
+    """The disk has it, some day: nothing here must outlive a loss of power, and no test is about one."""
+
+
+# Thousands of times, milliseconds each.  Processes that tests start wait as ever.
+os.fsync = _not_waited_for
 
 #: Files of 10 s and more, the longest first: they begin before all others, so that nobody waits for one at
 #: the end (``scripts/test`` keeps the order).
