@@ -44,6 +44,17 @@ def rank_ranges(ranks: Iterable[int]) -> tuple[tuple[int, int, int], ...]:
     return tuple(one_by_one if len(one_by_one) <= len(interleaved) else interleaved)
 
 
+def contiguous_text(ranks: Iterable[int]) -> str:
+    """``"0-7, 16"``: ranks for a message."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
 def _runs(pending: IntArray) -> list[tuple[int, int, int]]:
     """Greedy: maximal runs of equal step."""
     steps = np.diff(pending)

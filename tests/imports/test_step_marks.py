@@ -3,7 +3,7 @@
 import pytest
 
 from simcore.apps.replay.play import play
-from tests.imports.traces import framework_call, launched, write
+from tests.imports.traces import framework_call, kernel, launched, step, write
 from workloads.imports import import_traces
 
 
@@ -89,3 +89,20 @@ def test_without_evidence_the_trace_is_one_step(tmp_path, events):
     assert [number for number, _ in found] == [-1]
     assert not report.inferred
     assert any("the whole trace is one step" in doubt for doubt in report.doubts())
+
+
+def test_ops_of_no_step_are_told(tmp_path):
+    def report(events):
+        return import_traces([write(tmp_path / "t.json", events)]).report
+
+    marked = [step(4, 0, 50), step(5, 100, 50)]
+    inside = launched("a", 1, 10, 30, corr=1) + launched("b", 101, 110, 30, corr=2)
+    assert report([*marked, *inside]).ranks[0].outside_steps == 0
+    told = report([*marked, *inside, *launched("c", 160, 170, 20, corr=3)])
+    assert told.ranks[0].outside_steps == pytest.approx(0.25)
+    assert "rank 0: 25% of the time of GPU ops lies in no step" in told.doubts()
+    # Kernels alone, whose GPU lags behind its host: the second starts after its step has ended.
+    late = [kernel("a", 10, 30), kernel("b", 160, 30)]
+    said = "rank 0: 50% of the time of GPU ops lies in no step: without launches a step has what starts in it"
+    assert said in report([*marked, *late]).doubts()
+    assert report(inside).ranks[0].outside_steps == 0  # without steps all of it is one

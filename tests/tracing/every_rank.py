@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from simcore.errors import SimcoreError
 from simcore.graph import Graph
+from simcore.graph.layout import contiguous_text
 from tests.tracing.small_jobs import SMALL, gpt_traces, job, read_back
 from workloads.tracing import MegatronGptJob, TraceReport
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
-from workloads.tracing.drive.rank_classes import contiguous_text
 from workloads.tracing.drive.rounds import Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from simcore.graph import load_graph, verify
+from simcore.graph.layout import contiguous_text
 from tests.tracing.small_jobs import gpt_traces, job, read_back
 from workloads.tracing import MegatronGptJob, TraceReport
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rank_classes import contiguous_text, group_ranks
+from workloads.tracing.drive.rank_classes import group_ranks
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.trace import trace_in
 from workloads.tracing.recipes.megatron.alike import exchanged

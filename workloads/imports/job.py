@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from simcore.graph import Graph
+from simcore.graph.layout import contiguous_text
 from simcore.records import dataclass
 from workloads.imports.recorded import ImportedRank
+
+#: Time of GPU ops in no step, as part of all, from which on the report says so: steps of a warm-up are none.
+_MUCH_OUTSIDE: Final = 0.05
+_NUMBER: Final = re.compile(r"\d[\d,]*(?:\.\d+)?%?")
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,8 @@ class RankReport:
 
     ``unexplained_s`` is GPU time that passed before ops for a reason that the trace does not show: it is
     replayed as recorded, and stays when the rest is edited.  ``unexplained_busy_s`` is the part of it in
-    which other streams had kernels running: their GPU was full, probably.
+    which other streams had kernels running: their GPU was full, probably.  ``outside_steps``: the part of the
+    time of GPU ops that belongs to no step.
     """
 
     rank: int
@@ -44,6 +52,7 @@ class RankReport:
     unexplained_waits: int = 0
     unexplained_s: float = 0.0
     unexplained_busy_s: float = 0.0
+    outside_steps: float = 0.0
 
     def doubts(self) -> list[str]:
         """What limits trust in a replay of this rank, worst first; empty: nothing known."""
@@ -56,6 +65,9 @@ class RankReport:
                 f" ({busy:.0%} of it while other streams had kernels running);"
                 " replayed as it was, what-if answers do not shorten it"
             )
+        if self.steps and self.outside_steps > _MUCH_OUTSIDE:
+            alone = ": without launches a step has what starts in it" if self._lacks_launches() else ""
+            found.append(f"{self.outside_steps:.0%} of the time of GPU ops lies in no step{alone}")
         if self.ops_without_launch:
             found.append(
                 f"{self.ops_without_launch} of {self.gpu_ops} ops have no launch call: taken as launched"
@@ -76,6 +88,9 @@ class RankReport:
         if self.steps == 0 and self.span_s > 0:
             found.append("no step annotations: the whole trace is one step")
         return found
+
+    def _lacks_launches(self) -> bool:
+        return self.ops_without_launch == self.gpu_ops
 
 
 @dataclass(frozen=True)
@@ -110,13 +125,30 @@ class ImportReport:
                 f"{absent}{self.lone_collectives} communication kernels last as recorded, waiting included"
             )
         found += [f"not coupled: {reason}" for reason in self.refused_groups]
-        for rank in self.ranks:
-            found += [f"rank {rank.rank}: {doubt}" for doubt in rank.doubts()]
-        return found
+        return found + _of_ranks([(rank.rank, doubt) for rank in self.ranks for doubt in rank.doubts()])
 
     def as_object(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "doubts": self.doubts()}
+
+
+def _of_ranks(doubts: Sequence[tuple[int, str]]) -> list[str]:
+    """What is said of ranks, once of all of them, with the least and the largest of each number."""
+    alike: dict[str, list[tuple[int, str]]] = {}
+    for rank, doubt in doubts:
+        alike.setdefault(_NUMBER.sub("\0", doubt), []).append((rank, doubt))
+    found = []
+    for text, said in alike.items():
+        columns = zip(*(_NUMBER.findall(doubt) for _, doubt in said), strict=True)
+        for ends in ((min(column, key=_value), max(column, key=_value)) for column in columns):
+            text = text.replace("\0", " to ".join(dict.fromkeys(ends)), 1)
+        ranks = contiguous_text(rank for rank, _ in said)
+        found.append(f"rank{'s' * (len(said) > 1)} {ranks}: {text}")
+    return found
+
+
+def _value(number: str) -> float:
+    return float(number.rstrip("%").replace(",", ""))
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def import_recordings(
     told_by = dict.fromkeys(ops.trace.steps_told_by for ops in analysed if ops.trace.steps_told_by)
     world_size = max((ops.trace.world_size for ops in analysed if ops.trace.world_size > 0), default=-1)
     report = ImportReport(
-        ranks=tuple(_rank_report(number, rank) for number, rank in zip(numbers, ranks, strict=True)),
+        ranks=tuple(map(_rank_report, ranks, imported)),
         world_size=world_size,
         coupled_collectives=len(coupling.collectives),
         lone_collectives=coupling.alone,
@@ -195,15 +195,17 @@ def _rank_numbers(traces: list[GpuRecording]) -> list[int]:
     return [trace.rank if trace.rank >= 0 else next(free) for trace in traces]
 
 
-def _rank_report(number: int, rank: RecordedRank) -> RankReport:
+def _rank_report(rank: RecordedRank, imported: ImportedRank) -> RankReport:
     """The facts of one analysed rank."""
     ops, trace = rank.ops, rank.ops.trace
     counts = np.unique(ops.call[ops.call >= 0], return_counts=True)[1]
     busy_from, busy_to = int(ops.start_ps[0]), int(ops.end_ps.max())
     late = merged(rank.times.unexplained_from_ps, ops.start_ps[rank.times.unexplained])
     busy = merged(ops.start_ps, ops.end_ps)
+    lasts = ops.end_ps - ops.start_ps
+    in_steps = int(lasts[np.concatenate(imported.step_ops)].sum())
     return RankReport(
-        rank=number,
+        rank=imported.number,
         file=trace.label,
         gpu=trace.gpu_name,
         gpu_ops=len(ops),
@@ -227,5 +229,6 @@ def _rank_report(number: int, rank: RecordedRank) -> RankReport:
         unexplained_waits=int(rank.times.unexplained.sum()),
         unexplained_s=s_from_ps(int((late[1] - late[0]).sum())),
         unexplained_busy_s=s_from_ps(int((covered(late[1], *busy) - covered(late[0], *busy)).sum())),
+        outside_steps=1 - in_steps / max(1, int(lasts.sum())),
         span_s=s_from_ps(busy_to - busy_from),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,14 +70,3 @@ def group_ranks(fingerprints: Mapping[int, str], stage_of: Mapping[int, int]) ->
         members.setdefault((stage_of[rank], fingerprints[rank]), []).append(rank)
     classes = [RankClass(stage, tuple(ranks)) for (stage, _), ranks in members.items()]
     return sorted(classes, key=lambda one: (one.stage, one.representative))
-
-
-def contiguous_text(ranks: Iterable[int]) -> str:
-    """``"0-7, 16"``: ranks for a message."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)

@@ -12,12 +12,13 @@ from typing import Protocol
 
 from simcore.errors import GraphError
 from simcore.graph import DisagreementError, Graph, Workload, verify
+from simcore.graph.layout import contiguous_text
 from simcore.graph.passes import fuse_regions
 from simcore.memory.peak import peak_memory
 from workloads.tracing.drive.doubts import doubts
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Preparation
-from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
+from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport
 from workloads.tracing.drive.rounds import Progress, Rounds, workers
 from workloads.tracing.drive.script_job import OtherStepsError, ScriptJob
 from workloads.tracing.fake import device

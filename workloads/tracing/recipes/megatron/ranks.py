@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from simcore.graph.layout import contiguous_text
 from workloads.tracing.drive.rank_classes import (
     DistinctRanks,
     StartRounds,
     TraceReport,
-    contiguous_text,
     group_ranks,
 )
 from workloads.tracing.drive.rank_search import RankSearch
