@@ -116,6 +116,23 @@ def drawn_few(model):
         optimizer.step()
 
 
+def typed(model):
+    """Code that asks for the class itself, here and in a module."""
+    device = model.cuda()(torch.rand(2, 4, device="cuda"))
+    assert type(device) is torch.Tensor and torch.Tensor == type(device)  # noqa: E721
+    assert type(device) in (list, torch.Tensor) and type(device).__name__ == "Tensor"
+    assert type(device) is type(torch.zeros(2)) and type(model.weight) is nn.Parameter
+    assert type(model) is nn.Linear and type(int) is type
+    folder = Path(tempfile.mkdtemp())
+    (folder / "asks_for_types.py").write_text("def is_tensor(x):\n    return type(x) is type(x.cpu())\n")
+    sys.path.insert(0, str(folder))
+    import asks_for_types
+
+    assert asks_for_types.is_tensor(device) and not list(folder.glob("*/*.pyc"))
+    shutil.rmtree(folder)
+    train(model)
+
+
 def aligned(model):
     """Lengths of what is aligned come from both sides."""
     optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)

@@ -97,6 +97,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         parameters,
         process_groups,
         saved_files,
+        shown_types,
         started_processes,
         storages,
         threads,
@@ -119,6 +120,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     cuda_source.install()
     older_torch.install()
     host_values.install()
+    shown_types.install()
     parameters.install()
     saved_files.install()
     process_groups.install()
