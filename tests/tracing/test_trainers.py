@@ -48,9 +48,16 @@ def test_an_optimizer_that_a_trainer_compiles(pool: WorkerPool, tmp_path: Path) 
     assert any("of_a_trainer::HostAdam::step does to tensors of the host" in one for one in said)
 
 
-@pytest.mark.parametrize("habit", ["lazy", "samples", "messages"])
+@pytest.mark.parametrize("habit", ["lazy", "samples", "messages", "resumable"])
 def test_steps_are_whole(habit: str, pool: WorkerPool, tmp_path: Path) -> None:
     for found in trace(pool, habit, tmp_path, script="trainers").values():
         batch = 4 if habit == "samples" else 2
         assert flops(found) == 2 * (2 * batch * 4 * 4)  # forward, and the weight's gradient
         assert not [asked for asked, _ in found.asked]
+
+
+def test_gathered_sequences_give_their_gradients_back(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "shared", tmp_path, script="trainers").values()
+    calls = [row for row in rows(found, "collective", "phase", "num_bytes") if row[0]]
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+    assert calls == [("all_gather", "fwd", 2 * 2 * 4 * 4), ("reduce_scatter", "bwd", 2 * 2 * 4 * 4)]

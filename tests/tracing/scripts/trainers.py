@@ -1,7 +1,10 @@
 """What trainers of language models do: ``trainers.py eighth | fused | lazy | ...``."""
 
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -121,6 +124,58 @@ def messages(model):
             assert shape == (2, 4)
         model(torch.zeros(2, 4, device="cuda")).sum().backward()
         optimizer.step()
+
+
+def shared(_):
+    """Ranks that share sequences, by what flash-attn has beside attention, asked for its version."""
+    import importlib.metadata
+
+    import flash_attn
+    from flash_attn.bert_padding import rearrange
+    from flash_attn.utils.distributed import all_gather
+
+    assert importlib.metadata.version("flash-attn") == importlib.metadata.version("flash_attn")
+    assert importlib.metadata.version("flash_attn") == flash_attn.__version__
+    for absent in ("transformer_engine", "no-such-package"):  # the first, a library may run without
+        try:
+            raise SystemExit(importlib.metadata.version(absent))
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    dist.init_process_group("nccl")
+    model = nn.Linear(4, 4).cuda()
+
+    def loss():
+        rows = rearrange(torch.zeros(1, 2, 4, device="cuda"), "b s ... -> (b s) ...")
+        return all_gather(model(rows), dist.group.WORLD) * 2
+
+    three_steps(model.parameters(), loss)
+
+
+def resumable(model):
+    """Loaders that are no ``DataLoader`` underneath, with processes of their own."""
+    folder = Path(tempfile.mkdtemp()) / "torchdata" / "stateful_dataloader"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "stateful_dataloader.py").write_text(
+        """
+class StatefulDataLoader:
+    def __init__(self, dataset, batch_size=1, num_workers=0, pin_memory=False, snapshot_every_n_steps=1):
+        assert num_workers == 0 and not pin_memory and snapshot_every_n_steps == 2
+        self.dataset, self.batch_size = dataset, batch_size
+    def __iter__(self):
+        return iter(self.dataset.split(self.batch_size))
+"""
+    )
+    sys.path.insert(0, str(folder.parents[1]))
+    from torchdata.stateful_dataloader.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(
+        torch.zeros(6, 4), 2, num_workers=8, pin_memory=True, snapshot_every_n_steps=2
+    )
+    batches = iter(loader)
+    three_steps(model.cuda().parameters(), lambda: model(next(batches).cuda()))
+    shutil.rmtree(folder.parents[1])
 
 
 if __name__ == "__main__":

@@ -138,6 +138,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "bitsandbytes": bitsandbytes.install,
             "deepspeed": deepspeed.install,
             "torch.utils.cpp_extension": cpp_extension.install,
+            "torchdata.stateful_dataloader.stateful_dataloader": outside_world.load_stateful,
             "kernels": hub_kernels.take_over,
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,

@@ -36,7 +36,9 @@ class NetworkCallError(OSError):
 
 def install() -> None:
     """Patch, once per process and before the script is run."""
-    _load_in_this_process()
+    _load_in_this_process(data.DataLoader)
+    iterator = dataloader._BaseDataLoaderIter
+    iterator.__next__ = _on_host_or_device(iterator.__next__)  # type: ignore[method-assign]
     distributed: Any = dist
     for name in ("TCPStore", "FileStore", "HashStore"):
         setattr(distributed, name, KeyStore)
@@ -46,23 +48,30 @@ def install() -> None:
     socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
 
 
-def _load_in_this_process() -> None:
-    """Data are loaded for real, but by this process: worker processes know nothing of the fake device."""
-    original = data.DataLoader.__init__
+def load_stateful(module: Any) -> None:
+    """Torchdata's loaders, which remember how far they have come."""
+    _load_in_this_process(module.StatefulDataLoader)
+
+
+def _load_in_this_process(loader: Any) -> None:
+    """Data are loaded for real, but by this process: worker processes know nothing of the fake device.
+
+    ``loader``: torch's class of loaders, or one that does not call its ``__init__``.
+    """
+    original = loader.__init__
     signature = inspect.signature(original)
 
     @functools.wraps(original)  # frameworks read the signature to make a loader like another
     def init(*args: Any, **kwargs: Any) -> None:
         given = dict(signature.bind(*args, **kwargs).arguments)
-        given |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+        alone = {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+        given |= {name: value for name, value in alone.items() if name in signature.parameters}
         for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
             given.pop(name, None)
         original(**given)
 
-    data.DataLoader.__init__ = init  # type: ignore[method-assign]
-    data.DataLoader.__iter__ = without_modes(data.DataLoader.__iter__)  # type: ignore[method-assign]
-    iterator = dataloader._BaseDataLoaderIter
-    iterator.__next__ = _on_host_or_device(iterator.__next__)  # type: ignore[method-assign]
+    loader.__init__ = init
+    loader.__iter__ = without_modes(loader.__iter__)
 
 
 def _on_host_or_device(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from workloads.tracing.stand_ins.flash_attn import around, attention
+from workloads.tracing.stand_ins.flash_attn import around, attention, exchange
 
 _VERSION = "2.8.3"
 
@@ -29,7 +30,10 @@ def _from(*names: str) -> dict[str, Any]:
 
 _MODULES: dict[str, dict[str, Any]] = {
     "flash_attn": {"__version__": _VERSION, **_FUNCTIONS},
-    "flash_attn.bert_padding": _from("index_first_axis", "index_put_first_axis", "pad_input", "unpad_input"),
+    "flash_attn.bert_padding": {
+        **_from("index_first_axis", "index_put_first_axis", "pad_input", "unpad_input"),
+        "rearrange": lambda *args, **axes: importlib.import_module("einops").rearrange(*args, **axes),
+    },
     "flash_attn.flash_attn_interface": {**_FUNCTIONS, **_KERNELS},
     "flash_attn.layers": {},
     "flash_attn.layers.rotary": _from("RotaryEmbedding", "apply_rotary_emb"),
@@ -43,6 +47,12 @@ _MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.ops.triton.layer_norm": {
         "RMSNorm": around.TritonRMSNorm,
         **_from("layer_norm_fn", "rms_norm_fn"),
+    },
+    "flash_attn.utils": {},
+    "flash_attn.utils.distributed": {
+        name + suffix: getattr(exchange, name + suffix)
+        for name in ("all_gather", "all_reduce", "reduce_scatter")
+        for suffix in ("", "_raw")
     },
 }
 
