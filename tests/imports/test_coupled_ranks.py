@@ -116,3 +116,27 @@ def test_a_slower_kernel_changes_the_replay_as_it_would_have_changed_the_job(tmp
     truth = import_traces(record(folder, slower, transfers, pauses))
     for ours, theirs in zip(play(imported).steps(), play(truth).steps(), strict=True):
         assert round(ours.replayed.span * 1e12) == round(theirs.recorded.span * 1e12)
+
+
+def test_collectives_launched_before_the_window_start_with_it(tmp_path):
+    """Kernels without launches, on the compute stream and on NCCL's, at the begin of what was recorded."""
+    told = {
+        "Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float",
+        "Process Group Ranks": "[0, 1]",
+    }  # fmt: skip
+    files = []
+    for rank in range(2):
+        events = [
+            kernel("gemm", 5 + rank, 3000),
+            kernel(NAME, 100 + rank, 34_000 - rank, stream=20, **told),
+            *launched("gemm", 1000, 35_000, 2000, corr=1),
+            *launched(NAME, 1100, 37_100, 500, corr=2, stream=20, **told),
+        ]
+        place = {"rank": rank, "world_size": 2}
+        files.append(write(tmp_path / f"rank{rank}.json", events, distributedInfo=place))
+    job = import_traces(files)
+    assert job.report.coupled_collectives == 2
+    replay = play(job)
+    for rank, imported in enumerate(job.ranks):
+        shift = imported.recorded.start_ps - replay.start_ps[rank]
+        assert (shift == shift[0]).all()
