@@ -324,6 +324,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         stand_ins=tuple(sorted(finder.used)),
         counted=tuple(sorted(kernels.counted)),
         held=facts.sizes,
+        cut=facts.cut,
         named=() if rank or job.by_recipe else named_ranks(job.script, job.world_size, job.arguments),
         call_sites=tuple(
             next(iter(recording.sites.get(index, ())), "")

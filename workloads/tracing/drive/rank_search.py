@@ -11,10 +11,11 @@ Note [Distinct ranks]
     place down, in steps that double, and then by halving.  This holds for rows that are dealt out: no place
     holds more than the first.  Where one does, of any tensor, or where ranks gather parameters of which each
     has updated a part, shards are cut across tensors, and places may be alike by chance: all of them are run,
-    or as many, evenly spread, as half of the ranks that may be run.
-    Of an axis of pipeline stages every place is run.  Places of an axis that recorded alike are one kind, and
-    of each combination of kinds one rank is run, and the corners of the world (up to :data:`MOST_CORNERS`),
-    which must do what their combination does.
+    or as many, evenly spread, as half of the ranks that may be run.  Where the program tells how tensors are
+    cut (FSDP1), places with pieces of equal sizes are one kind, of which the first and the last are run, and
+    where these differ all.  Of an axis of pipeline stages every place is run.  Places of an axis that
+    recorded alike are one kind, and of each combination of kinds one rank is run, and the corners of the
+    world (up to :data:`MOST_CORNERS`), which must do what their combination does.
 
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
@@ -40,7 +41,8 @@ MOST_CORNERS = 16
 class RankSearch:
     """Finds out which ranks record alike, running no more than ``max_ranks`` of them.
 
-    ``run`` records ranks and returns the hash of each, ``held`` tells the bytes of what one of these holds.
+    ``run`` records ranks and returns the hash of each, ``held`` tells the bytes of what one of these holds,
+    ``pieces`` of tensors what the place of an axis of so many places has, () where that is not known.
     ``assumed`` counts ranks that stand in for others although their neighbours were seen to differ, because
     ``max_ranks`` was reached.
     """
@@ -50,11 +52,12 @@ class RankSearch:
         run: Callable[[Sequence[int]], Mapping[int, str]],
         max_ranks: int,
         held: Callable[[int], Held] = lambda _: {},
+        pieces: Callable[[int, int], tuple[tuple[int, ...], ...]] = lambda _size, _place: (),
     ) -> None:
         self.hashes: dict[int, str] = {}
         self.assumed = 0
         self._run_ranks = run
-        self._held = held
+        self._held, self._pieces = held, pieces
         self._max_ranks = max_ranks
         self._axes: tuple[WorldAxis, ...] = ()
         self._cut = False
@@ -75,8 +78,8 @@ class RankSearch:
         """Hash of every rank's recording, its own or that of the rank that stands for it; ``flat_shards``:
         ranks hold shards that may be cut across tensors; ``cut``: they are, of equal sizes.
         """
-        self._axes, self._cut = tuple(axes), cut
-        if self._all_alike() and not cut:
+        self._axes, self._cut = tuple(axes), cut or any(len(self._by_pieces(axis)) > 1 for axis in axes)
+        if self._all_alike() and not self._cut:
             if len(axes) > 1 or flat_shards:
                 self._run([self._inside])
             if self._all_alike():
@@ -116,7 +119,12 @@ class RankSearch:
             return [0] * axis.size if alike else list(range(axis.size))
         found = {0: self.hashes[0], axis.size - 1: self._hash_at(axis, axis.size - 1)}
         found[1] = self._hash_at(axis, 1)
-        if self._cut_across_tensors(axis):
+        cut = self._by_pieces(axis)
+        if len(cut) > 1:
+            self._run([place * axis.stride for places in cut for place in (places[0], places[-1])])
+            for places in cut:
+                self._within(axis, places, found)
+        elif self._cut_across_tensors(axis):
             step = -(-axis.size // max(1, self._max_ranks // 2))
             self._run([place * axis.stride for place in range(0, axis.size, step)])
             found = {place: self._hash_at(axis, place) for place in range(axis.size)}
@@ -124,6 +132,23 @@ class RankSearch:
             self._between(axis, 1, axis.size - 1, found, from_top=1)
         lowest: dict[str, int] = {}
         return [lowest.setdefault(found[place], place) for place in range(axis.size)]
+
+    def _by_pieces(self, axis: WorldAxis) -> list[list[int]]:
+        """Places that have pieces of tensors of the same sizes."""
+        found: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for place in range(axis.size):
+            found.setdefault(self._pieces(axis.size, place), []).append(place)
+        return list(found.values())
+
+    def _within(self, axis: WorldAxis, places: Sequence[int], found: dict[int, str]) -> None:
+        """Hashes of ``places``, that of the first where the last does the same."""
+        first, last = places[0], places[-1]
+        if self._hash_at(axis, first) == self._hash_at(axis, last):
+            found.update(dict.fromkeys(places, self._hash_at(axis, first)))
+            self._unsure |= {(axis, place) for place in places if (axis, first) in self._unsure}
+        else:
+            self._run([place * axis.stride for place in places])
+            found.update({place: self._hash_at(axis, place) for place in places})
 
     def _cut_across_tensors(self, axis: WorldAxis) -> bool:
         if self._cut:

@@ -153,6 +153,7 @@ class ScriptJob:
             lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)},
             self.max_ranks,
             lambda rank: seen[rank].held,
+            lambda size, place: tuple(one.pieces(place) for one in seen[0].cut if one.places == size),
         )
         search.ends(self.world_size)
         search.named(seen[0].named)

@@ -12,6 +12,7 @@ from simcore.graph import EdgeTable, FreeTable, Graph, OpRows, ProcessGroup, Pro
 from simcore.graph.builder import rank_ranges
 from simcore.graph.graph import MemoryProfile
 from simcore.records import dataclass
+from workloads.tracing.record.cut_shards import CutTensors
 from workloads.tracing.record.holders import Holder
 from workloads.tracing.record.recording import COLUMNS, ValueAsked
 from workloads.tracing.record.templates import CUT_COLUMNS, CutProgram, CutTemplate
@@ -28,7 +29,7 @@ class RankTrace:
     runs; ``num_parameters``: elements of this rank's parameters; ``stand_ins``: extensions that it imported
     and that are not installed; ``counted``: kernels whose own code says what they cost; ``call_sites``: lines
     of code that communicated, in order; ``held``: bytes of each storage that lasts, by category; ``named``:
-    ranks that the script's code names.
+    ranks that the script's code names; ``cut``: tensors whose shards are cut across them.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class RankTrace:
     call_sites: tuple[str, ...] = ()
     held: Mapping[str, Sequence[int]] = field(default_factory=dict)
     named: tuple[int, ...] = ()
+    cut: tuple[CutTensors, ...] = ()
 
     def fingerprint(self) -> str:
         """What the rank did and holds, independent of who it is."""

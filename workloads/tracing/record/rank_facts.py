@@ -13,13 +13,15 @@ from simcore.graph.graph import MemoryProfile
 from simcore.records import dataclass
 from workloads.tracing.fake.aten_ops import is_on_device
 from workloads.tracing.fake.storages import new_bytes
+from workloads.tracing.record.cut_shards import CutTensors, cut_tensors
 
 
 @dataclass(frozen=True)
 class RankFacts:
     """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
     parameters, the first layer of each model chunk (() where none is known), versions beside torch's;
-    ``sizes``: bytes of each storage of what ``memory`` has, by category.
+    ``sizes``: bytes of each storage of what ``memory`` has, by category; ``cut``: tensors whose shards are
+    cut across them.
     """
 
     memory: MemoryProfile
@@ -27,6 +29,7 @@ class RankFacts:
     layer_offset: tuple[int, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    cut: tuple[CutTensors, ...] = ()
 
 
 def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
@@ -51,6 +54,7 @@ def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> Ran
         MemoryProfile(sum(own), 0, sum(state)),
         sum(tensor.numel() for tensor in local),
         sizes={"parameters": own, "optimizer states": state},
+        cut=cut_tensors(roots),
     )
 
 
