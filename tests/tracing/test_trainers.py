@@ -61,3 +61,10 @@ def test_gathered_sequences_give_their_gradients_back(pool: WorkerPool, tmp_path
     calls = [row for row in rows(found, "collective", "phase", "num_bytes") if row[0]]
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
     assert calls == [("all_gather", "fwd", 2 * 2 * 4 * 4), ("reduce_scatter", "bwd", 2 * 2 * 4 * 4)]
+
+
+def test_a_new_token_attends_to_what_its_cache_holds(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "decoded", tmp_path, script="trainers").values()
+    (call,) = [row for row in rows(found, "name", "flops", "bytes_read") if row[0].startswith("flash")]
+    keys, query = 5 + 3 + 2, 2 * 4 * 64  # two sequences, and their new tokens; 4 heads of queries, 2 of keys
+    assert call[1:] == (4 * keys * 4 * 64, 4 * (2 * keys * 2 * 64 + query))

@@ -151,6 +151,28 @@ def shared(_):
     three_steps(model.parameters(), loss)
 
 
+def decoded(_):
+    """A new token to a cache that is filled in part, in the middle of a step."""
+    from flash_attn import flash_attn_with_kvcache
+
+    model, cache = nn.Linear(64, 256).cuda(), torch.zeros(2, 8, 2, 64, device="cuda")
+    filled = torch.tensor([5, 3], dtype=torch.int32).cuda()
+
+    def loss():
+        found = model(torch.zeros(2, 1, 64, device="cuda"))
+        new = torch.zeros(2, 1, 2, 64, device="cuda")
+        query = found.detach().view(2, 1, 4, 64)
+        assert flash_attn_with_kvcache(query, cache, cache, new, new, cache_seqlens=filled).shape == (
+            2,
+            1,
+            4,
+            64,
+        )
+        return found
+
+    three_steps(model.parameters(), loss)
+
+
 def resumable(model):
     """Loaders that are no ``DataLoader`` underneath, with processes of their own."""
     folder = Path(tempfile.mkdtemp()) / "torchdata" / "stateful_dataloader"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from workloads.tracing.stand_ins.flash_attn import around, attention, exchange
+from workloads.tracing.stand_ins.flash_attn import around, attention, decode, exchange
 
 _VERSION = "2.8.3"
 
@@ -14,7 +14,10 @@ _ATTENTION = {
     name: getattr(attention, f"flash_attn_{name}func")
     for name in ("", "kvpacked_", "qkvpacked_", "varlen_", "varlen_kvpacked_", "varlen_qkvpacked_")
 }
-_FUNCTIONS = {f"flash_attn_{name}func": function for name, function in _ATTENTION.items()}
+_FUNCTIONS = {
+    "flash_attn_with_kvcache": decode.flash_attn_with_kvcache,
+    **{f"flash_attn_{name}func": function for name, function in _ATTENTION.items()},
+}
 _KERNELS = {
     name: getattr(attention, name)
     for name in (

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from workloads.tracing.stand_ins.flash_attn import attention
+from workloads.tracing.stand_ins.flash_attn import attention, decode
 
 _EVERYWHERE = (-1, -1)
 
@@ -73,6 +73,7 @@ FUNCTIONS = {
     "flash_attn_func": flash_attn_func,
     "flash_attn_varlen_func": flash_attn_varlen_func,
     "flash_attn_qkvpacked_func": flash_attn_qkvpacked_func,
+    "flash_attn_with_kvcache": decode.flash_attn_with_kvcache,
 }
 
 
@@ -85,7 +86,7 @@ def of_hub(name: str) -> ModuleType:
     """The package that a hub of kernels has under ``name``, a build of flash-attn 2 or 3."""
     made = ModuleType(name)
     third = name.replace("-", "").endswith(("attn3", "attention3"))
-    functions = FUNCTIONS if third else {key: getattr(attention, key) for key in FUNCTIONS}
+    functions = FUNCTIONS if third else {key: getattr(attention, key, FUNCTIONS[key]) for key in FUNCTIONS}
     vars(made).update(functions)
     vars(made)["flash_attn_interface"] = made
     return made
