@@ -28,6 +28,7 @@ from simpy.resources import base
 from simcore.elementary import plain_sum
 from simcore.engine.execution import Execution
 from simcore.errors import InputError
+from simcore.network.flow import OtherEnd
 from simcore.network.maxmin import share
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from simcore.clock import Clock
     from simcore.engine.execution import Processor
     from simcore.engine.sequence import Environment, KernelSequence
-    from simcore.network.flow import Flow, Network
+    from simcore.network.flow import Drawer, Network
     from simcore.network.link import Link
 
 
@@ -54,7 +55,7 @@ class Sleeper(Protocol):
         self,
         kind: int,
         num_sms: int = 0,
-        flow: Flow | None = None,
+        flow: Drawer | None = None,
         bytes_per_ps: float = 0.0,
         desired_bytes_per_ps: float = 0.0,
     ) -> None:
@@ -217,8 +218,8 @@ class Gpu:
         self.sms = SmPool(self, num_sms)
         self.copy_engines = simpy.Resource(clock, copy_engines)
         self.executions: list[Execution] = []
-        self.draws: dict[Flow, tuple[float, float]] = {}  # HBM bytes/ps: actual, desired
-        self._limited: dict[Flow, float] = {}
+        self.draws: dict[Drawer, tuple[float, float]] = {}  # HBM bytes/ps: actual, desired
+        self._limited: dict[Drawer, float] = {}
         self._sharing = False
         self.stale = False
         self.sleeper: Sleeper | None = None
@@ -284,7 +285,7 @@ class Gpu:
         elif self._limited:
             self._limit_flows(math.inf)
 
-    def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
+    def draw_changed(self, flow: Drawer, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
         if self.sleeper is not None:
             kind = DRAWN if desired_bytes_per_ps > 0.0 else RERATED
@@ -297,7 +298,7 @@ class Gpu:
         if busy:
             self.rerate()
 
-    def draw_ended(self, flow: Flow) -> None:
+    def draw_ended(self, flow: Drawer) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
         if self.sleeper is not None:
             self.sleeper.change(ENDED, 0, flow)
@@ -369,6 +370,8 @@ class Gpu:
         self._sharing = True
         try:
             for flow, (_, desired) in list(self.draws.items()):
+                if isinstance(flow, OtherEnd):  # goes as fast as its flow
+                    continue
                 limit = level if desired > level * (1.0 + 1e-12) else None
                 if limit != self._limited.get(flow):
                     if limit is None:

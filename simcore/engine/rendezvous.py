@@ -9,14 +9,14 @@ from simcore.clock import Clock
 from simcore.collectives.recorded import as_recorded
 from simcore.errors import GraphError
 from simcore.graph import OpKind
-from simcore.network.flow import Flow
+from simcore.network.flow import Flow, OtherEnd
 
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
     from simcore.engine.items import Call
     from simcore.graph import ProcessGroup
-    from simcore.network.flow import Network
+    from simcore.network.flow import Endpoint, Network
     from simcore.symmetry import Membership, Quotient
 
 
@@ -24,7 +24,7 @@ class Meeting(Flow):
     """One collective (or send/recv) of a step: members gather, then it moves as a flow until its end."""
 
     def __init__(self, clock: Clock, plan: CollectivePlan) -> None:
-        self.gpus: list[Gpu] = []
+        self.gpus: list[Endpoint] = []
         super().__init__(clock, plan, self.gpus)
         self.arrived: list[int] = []
         self.start_ps = -1
@@ -77,7 +77,7 @@ class Communicator:
                 f"{plan.collective} of {plan.num_bytes} bytes"
             )
         meeting.arrived.append(rank)
-        meeting.gpus.append(gpu)
+        meeting.gpus.append(OtherEnd(gpu) if gpu in meeting.gpus else gpu)
         if len(meeting.arrived) == self._place.num_arrivals:
             del self.open[sequence]
             meeting.start_ps = self._clock.now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from simcore.clock import Clock, Movable
 from simcore.collectives.plan import CollectivePlan
@@ -18,17 +18,40 @@ OUTSIDE: Final = CollectivePlan(
 class Endpoint(Protocol):
     """A GPU as the network sees it: somebody whose HBM a flow reads and writes."""
 
-    def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
+    def draw_changed(self, flow: Drawer, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
         """The flow now takes ``bytes_per_ps`` of HBM; with HBM to itself it would take the desired rate."""
         ...
 
-    def draw_ended(self, flow: Flow) -> None:
+    def draw_ended(self, flow: Drawer) -> None:
         """The flow takes nothing any more; :meth:`refresh` follows once its waiters have gone on."""
         ...
 
     def refresh(self) -> None:
         """Re-rate what shares the endpoint, unless that has happened since the draw ended."""
         ...
+
+
+class OtherEnd:
+    """A GPU that stands for both ends of a flow: beside what the flow draws on it as one end, as the other.
+
+    Ranks of a ring that behave alike are simulated as one, which sends to itself; each of them sends and
+    receives at once.  In the GPU's account of who draws, this stands beside the flow.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def draw_changed(self, flow: Drawer, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:  # noqa: ARG002
+        """See :class:`Endpoint`."""
+        self._endpoint.draw_changed(self, bytes_per_ps, desired_bytes_per_ps)
+
+    def draw_ended(self, flow: Drawer) -> None:  # noqa: ARG002
+        """See :class:`Endpoint`."""
+        self._endpoint.draw_ended(self)
+
+    def refresh(self) -> None:
+        """See :class:`Endpoint`."""
+        self._endpoint.refresh()
 
 
 class Flow(Movable):
@@ -61,6 +84,10 @@ class Flow(Movable):
         """The latency has passed, or the last byte has arrived."""
         assert self.network is not None
         self.network.flow_due(self)
+
+
+#: Who draws on a GPU's HBM.
+Drawer: TypeAlias = Flow | OtherEnd
 
 
 class Network(Protocol):

@@ -97,14 +97,10 @@ def pipeline(forward, backward, layers: int, short, tp: int, dp: int, message_mb
     return build.build()
 
 
-def used(job: Job, events: int, fold: bool) -> list[str]:
+def used(job: Job, events: int) -> list[str]:
     """Shortcuts without which the job does not take so many events."""
     without = {name: frozenset(SHORTCUTS) - {name} for name in ("cells", "steady")}
-    return [
-        name
-        for name, rest in without.items()
-        if job.play(shortcuts=rest, fold=fold).result.engine_events != events
-    ]
+    return [name for name, rest in without.items() if job.play(shortcuts=rest).result.engine_events != events]
 
 
 def test_shortcuts_change_nothing(monkeypatch):
@@ -122,12 +118,9 @@ def test_shortcuts_change_nothing(monkeypatch):
         graph = pipeline(forward, backward, layers, short, *degrees, message_mb, after)
         hardware = {**nodes, "gpu.launch_overhead_s": launch}
         job = Job(graph, load_cluster(cluster, hardware), cost=TableCost(KERNELS))
-        # A rank that stands for both ends of a ring's messages has its HBM drawn on once, not twice.
-        is_ring = any(name == "ring" for (name, _, _), _ in (*forward, *backward))
-        fold = setting["fold"] or not is_ring
-        ours, default = job.play(**setting).result, job.play(fold=fold).result
+        ours, default = job.play(**setting).result, job.play().result
         assert not differences(ours, default, setting), setting
-        seen.update(["jobs", *used(job, default.engine_events, fold)])
+        seen.update(["jobs", *used(job, default.engine_events)])
 
     play()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from simcore.engine.shortcuts.cell_times import Course
     from simcore.engine.shortcuts.cells import Chain
     from simcore.engine.shortcuts.chain_times import ChainTimes
-    from simcore.network.flow import Flow
+    from simcore.network.flow import Drawer
     from simcore.network.link import Link
 
 
@@ -80,7 +80,7 @@ class Span(Movable):
         super().__init__(solo.rank.gpu.clock)
         self._solo = solo
         self.gpu = solo.rank.gpu
-        self.flows: list[Flow] = []
+        self.flows: list[Drawer] = []
         self._chain = chain
         self._course: Course | None = None
         self._playing: Playing | None = None
@@ -203,7 +203,7 @@ class Span(Movable):
         self,
         kind: int,
         num_sms: int = 0,
-        flow: Flow | None = None,
+        flow: Drawer | None = None,
         bytes_per_ps: float = 0.0,
         desired_bytes_per_ps: float = 0.0,
     ) -> None:
@@ -290,7 +290,7 @@ class Span(Movable):
         self._since_ps = self._begin_ps + begin_ps[self._cell]
         return self._since_ps
 
-    def _begin_anew(self, kind: int, num_sms: int, flow: Flow | None, draw: tuple[float, float]) -> None:
+    def _begin_anew(self, kind: int, num_sms: int, flow: Drawer | None, draw: tuple[float, float]) -> None:
         """Nothing of a cell has happened yet: it begins with the change."""
         held, draws = self.gpu.sms.held, self.gpu.draws
         if kind == TAKEN:
