@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import posix
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,13 @@ import pytest
 
 from tests.chaos.commands import COMMANDS
 from tests.chaos.play import Chaos, table
+
+
+@pytest.fixture(autouse=True)
+def _waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is killed here writes as it does for users; other tests do not wait (tests/conftest.py)."""
+    monkeypatch.setattr(os, "fsync", posix.fsync)
+
 
 QUICK = [command for command in COMMANDS if command.name != "trace"]
 
