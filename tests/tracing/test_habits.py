@@ -297,7 +297,7 @@ def test_an_assertion_holds(pool: WorkerPool, tmp_path: Path) -> None:
     assert rules == {"an unknown truth value of the device, false": [0.0]}
 
 
-@pytest.mark.parametrize("habit", ["aligned", "legacy", "sampled", "typed"])
+@pytest.mark.parametrize("habit", ["aligned", "legacy", "measured", "sampled", "typed"])
 def test_habits_from_before_devices_and_samples_made_there(
     habit: str, pool: WorkerPool, tmp_path: Path
 ) -> None:

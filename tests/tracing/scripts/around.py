@@ -133,6 +133,25 @@ def typed(model):
     train(model)
 
 
+def measured(model):
+    """A metric inside of a model moves its states itself."""
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.total = torch.tensor(0.0)
+
+        def _apply(self, fn):
+            super()._apply(fn)
+            self.total = fn(self.total)
+            return self
+
+    whole = nn.ModuleDict({"model": model, "mean": Mean()}).to(torch.device("cuda", 0))
+    whole["mean"].total += model(torch.rand(2, 4, device="cuda")).detach().sum()
+    assert whole["mean"].total.is_cuda
+    train(model)
+
+
 def aligned(model):
     """Lengths of what is aligned come from both sides."""
     optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
@@ -140,8 +159,7 @@ def aligned(model):
     for _ in range(3):
         scores = model(torch.rand(2, 4, device="cuda")).expand(8, 2, 4).log_softmax(-1)
         lengths = (torch.rand(2, 8, device="cuda") > 0.5).sum(-1)
-        loss = nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([3, 2]))
-        loss.backward()
+        nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([3, 2])).backward()
         optimizer.step()
 
 
@@ -261,12 +279,10 @@ def built_for_cuda(model):
     """A library whose compiled part is for another build of torch goes on without that."""
     folder = Path(tempfile.mkdtemp())
     (folder / "torchaudio" / "_extension").mkdir(parents=True)
-    (folder / "torchaudio" / "_extension" / "utils.py").write_text(
-        "import ctypes\ndef _load_lib(lib): return bool(ctypes.CDLL(f'/no/{lib}.so'))\n"
-    )
-    (folder / "torchaudio" / "_extension" / "__init__.py").write_text(
-        "from .utils import _load_lib\navailable = _load_lib('_torchaudio')\n"
-    )
+    loads = "import ctypes\ndef _load_lib(lib): return bool(ctypes.CDLL(f'/no/{lib}.so'))\n"
+    (folder / "torchaudio" / "_extension" / "utils.py").write_text(loads)
+    asks = "from .utils import _load_lib\navailable = _load_lib('_torchaudio')\n"
+    (folder / "torchaudio" / "_extension" / "__init__.py").write_text(asks)
     (folder / "torchaudio" / "__init__.py").touch()
     sys.path.insert(0, str(folder))
     from torchaudio import _extension

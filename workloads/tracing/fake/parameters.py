@@ -169,14 +169,13 @@ def _patch_module_moves() -> None:
         parameters = list(self.parameters())
         if not parameters or not all(isinstance(parameter, FakeTensor) for parameter in parameters):
             return original(self, fn, recurse)  # type: ignore[no-untyped-call]
-        seen: set[int] = set()
-        for module in self.modules() if recurse else [self]:
-            for parameter in module._parameters.values():
-                if parameter is not None and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    move(parameter, fn)
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = None if buffer is None else fn(buffer)
+        for module in self.children() if recurse else ():
+            module._apply(fn)  # metrics, and whoever else moves more than parameters, have their own
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                move(parameter, fn)
+        for name, buffer in self._buffers.items():
+            self._buffers[name] = None if buffer is None else fn(buffer)
         return self
 
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
