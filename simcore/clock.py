@@ -110,14 +110,16 @@ class Clock(Environment):
         event count from time to time.
         """
         agenda, done = self.agenda, 0
-        with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
-            while agenda:
-                self.now, _, number, happens = heappop(agenda)
-                happens(number)
-                done += 1
-                if progress is not None and not done % _REPORT_EVERY:
-                    progress(done)
-        self.num_events += done
+        try:
+            with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
+                while agenda:
+                    self.now, _, number, happens = heappop(agenda)
+                    happens(number)
+                    done += 1
+                    if progress is not None and not done % _REPORT_EVERY:
+                        progress(done)
+        finally:
+            self.num_events += done
         return self.num_events
 
     def play_until(self, time_ps: int) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simcore.hardware import GpuSpec
 
 QUEUE_DEPTH = 1024  # launches that may be outstanding; CUDA blocks at about 650-1024
-_WINDOW = 256  # the bound is checked once per this many launches
+WINDOW = 256  # the bound is checked once per this many launches
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def plan_launches(graph: Graph, rows: Int32Array, costs: HostCosts) -> Launches:
 
     begun = starts[1:]
     for_room = begun[~is_sync[begun]]
-    behind = launched[for_room] - 1 + _WINDOW - QUEUE_DEPTH
+    behind = launched[for_room] - 1 + WINDOW - QUEUE_DEPTH
     sync, room = np.full((2, len(starts)), -1, dtype=np.int64)
     sync[1:][is_sync[begun]] = begun[is_sync[begun]]
     room[1:][~is_sync[begun]] = np.flatnonzero(~on_host)[behind]
@@ -90,7 +90,7 @@ def _window_starts(
 ) -> npt.NDArray[np.bool_]:
     """Where the host looks whether the queue has room: every window of launches, once it can be full."""
     since = launched - np.maximum.accumulate(np.where(is_sync, launched, 0))
-    starts: npt.NDArray[np.bool_] = (since > QUEUE_DEPTH - _WINDOW) & (since % _WINDOW == 1) & ~not_here
+    starts: npt.NDArray[np.bool_] = (since > QUEUE_DEPTH - WINDOW) & (since % WINDOW == 1) & ~not_here
     return starts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Generator, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from simpy.events import Event, Timeout
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simcore.engine.rendezvous import Communicator, Communicators
 
 Coroutine = Generator[Event, None, None]
+_UNSET: Final = array("q", [-1])
 
 
 class Player(Protocol):
@@ -50,17 +51,25 @@ class Player(Protocol):
 class Rank:
     """A rank playing its tape on its GPU.
 
-    Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not
-    simply follow one another, ``op_start`` and ``op_end`` of the ops, in the tape's order; -1 elsewhere.
-    Those of ops are most of a record and few are set: they are there from :meth:`lay_out` on.
-    ``begin_ps`` is when the host begins, ``host_base`` when each host segment began launching, ``host_begin``
-    when the host first wanted to (a blocked SYNC lies between).
+    Recorded by stream and item: ``ready``, ``start``, ``end``; for items whose ops did not simply follow one
+    another, ``op_start`` and ``op_end`` of the ops, in the tape's order; -1 elsewhere.  Those of ops are most
+    of a record and few are set: they are there from :meth:`lay_out` on, as are those of items in one column
+    over all streams (``item_ready``, ``item_start``, ``item_end``).
+    ``begin_ps`` is when the host begins, ``host_base`` when each host segment began launching, ``awaited``
+    when all that it waits for was over.  ``stops``: the item of each stream before which :attr:`at_stop` is
+    asked how the tape goes on (Note [Going on]); the number of its items where nobody is asked.
+
+    Note [Going on]
+        A rank may be told in the middle of its tape that it goes on otherwise (:meth:`follow`): by another
+        tape that is the same up to where it is.  What streams and the host wait for behind that is forgotten,
+        and looked up anew.  Launches: the host never waits for its own, so that when what it waits for was
+        over does not depend on what it launches, and when it launches follows from both.
     """
 
     __slots__ = (
-        "_bound", "_clock", "_followers", "_host_waiters", "_noted", "_waiters", "begin_ps",
-        "communicators", "done", "gpu", "host_base", "host_begin", "item_end", "item_ready", "item_start",
-        "number", "op_end", "op_start", "player", "tape",
+        "_bound", "_clock", "_followers", "_host_waiters", "_noted", "_waiters", "at_stop", "awaited",
+        "begin_ps", "communicators", "done", "gpu", "host_base", "item_end", "item_ready", "item_start",
+        "number", "op_end", "op_start", "player", "records", "stops", "tape",
     )  # fmt: skip
 
     def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
@@ -70,13 +79,13 @@ class Rank:
         self.communicators = communicators
         self.done = [0] * len(tape.streams)  # items completed per stream
         # Arrays, for eight bytes a time: thousands of ranks may be simulated.
-        self.item_ready = array("q", [-1]) * tape.num_items
-        self.item_start = array("q", [-1]) * tape.num_items
-        self.item_end = array("q", [-1]) * tape.num_items
-        self.op_start = self.op_end = array("q")
-        self._noted = array("q")  # item, number of ops, their starts, their ends, and so on
+        self.records = [[_UNSET * len(items) for _ in range(3)] for items in tape.streams]
+        self.item_ready = self.item_start = self.item_end = self.op_start = self.op_end = array("q")
+        self._noted = array("q")  # stream, item, number of ops, their starts, their ends, and so on
+        self.stops = [len(items) for items in tape.streams]
+        self.at_stop: Callable[[], None] | None = None
         self.host_base: list[int] = []
-        self.host_begin: list[int] = []
+        self.awaited: list[int] = []
         self._clock = clock
         self._bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
         self._waiters: dict[tuple[int, int], Signal] = {}
@@ -135,50 +144,141 @@ class Rank:
         """Fires when the host reaches ``segment``."""
         return self._host_waiters.setdefault(segment, Signal(self._clock))
 
+    # -- going on --------------------------------------------------------------------------------
+
+    def may_follow(self, tape: Tape, alike: Sequence[int]) -> bool:
+        """Whether the rank is where it would be if it had played ``tape`` so far, which is the same in the
+        first items of each stream, ``alike`` of them.
+        """
+        if any(done > items for done, items in zip(self.done, alike, strict=True)):
+            return False
+        begun = self._begun_alike(tape)
+        if begun < len(tape.segments) and self._is_awaited(tape, begun):
+            return False  # nobody noted since when
+        for stream, items in enumerate(tape.streams):
+            here = self.done[stream]
+            if here < alike[stream] or here == self.stops[stream] < len(self.tape.streams[stream]):
+                continue  # it is not there yet, or asks
+            if self._can_begin(self.tape, stream, len(self.host_base)):
+                return False
+            if here < len(items) and (
+                here == len(self.tape.streams[stream]) or self._can_begin(tape, stream, begun)
+            ):
+                return False
+        return True
+
+    def follow(self, tape: Tape, alike: Sequence[int]) -> None:
+        """Go on as ``tape`` does."""
+        begun = self._begun_alike(tape)
+        was_over = len(self.host_base) == len(self.tape.segments)
+        self.tape = tape
+        for columns, items in zip(self.records, tape.streams, strict=True):
+            for column in columns:
+                column.extend(_UNSET * (len(items) - len(column)))
+                del column[len(items) :]
+        self.stops = [len(items) for items in tape.streams]
+        awaited = self.awaited[:begun]
+        self.host_base.clear()
+        self.awaited.clear()
+        for time_ps in awaited:
+            base_ps = max(self._host_free_ps(), time_ps)
+            self.awaited.append(time_ps)
+            self.host_base.append(base_ps)
+        if was_over and begun < len(tape.segments):
+            self._clock.process(self._host())
+        behind = [key for key in self._waiters if key[1] >= alike[key[0]]]
+        for signal in [self._waiters.pop(key) for key in behind]:
+            signal.fire()
+        launched = list(self._host_waiters.values())
+        self._host_waiters.clear()
+        for signal in launched:
+            signal.fire()
+
+    def _begun_alike(self, tape: Tape) -> int:
+        """How many segments that the host has begun wait for the same in ``tape``."""
+        pairs = zip(self.tape.segments[: len(self.host_base)], tape.segments, strict=False)
+        alike = [one.waits == other.waits for one, other in pairs]
+        return alike.index(False) if False in alike else len(alike)
+
+    def _is_awaited(self, tape: Tape, segment: int) -> bool:
+        return all(self.done[stream] > item for stream, item in tape.segments[segment].waits)
+
+    def _can_begin(self, tape: Tape, stream: int, begun: int) -> bool:
+        """Whether the next item of a stream has been launched and waits for nothing else."""
+        items, here = tape.streams[stream], self.done[stream]
+        if here == len(items):
+            return False
+        segment, _, waits, *_ = items[here]
+        return segment < begun and all(self.done[other] > item for other, item in waits)
+
     # -- the host --------------------------------------------------------------------------------
 
     def _host(self) -> Coroutine:
-        free_at = self.begin_ps
-        for number, segment in enumerate(self.tape.segments):
-            for stream, item in segment.waits:
-                if self.done[stream] <= item:
-                    yield self.completion(stream, item)
-            base = max(free_at, self._clock.now)
-            self.host_begin.append(free_at)
-            self.host_base.append(base)
-            free_at = base + segment.cost_ps
+        base, done = self.host_base, self.done
+        while (number := len(base)) < len(self.tape.segments):
+            waits = [one for one in self.tape.segments[number].waits if done[one[0]] <= one[1]]
+            if waits:
+                yield self.completion(*waits[0])
+                continue  # there may be another tape by now
+            self.awaited.append(self._clock.now)
+            base.append(max(self._host_free_ps(), self._clock.now))
             waiter = self._host_waiters.pop(number, None)
             if waiter is not None:
                 waiter.fire()
+
+    def _host_free_ps(self) -> int:
+        """When the host has launched what it has begun to."""
+        base = self.host_base
+        return base[-1] + self.tape.segments[len(base) - 1].cost_ps if base else self.begin_ps
+
+    @property
+    def host_begin(self) -> list[int]:
+        """When the host first wanted to begin each segment (a blocked SYNC lies before it did)."""
+        segments = self.tape.segments
+        free = [base + segment.cost_ps for base, segment in zip(self.host_base, segments, strict=True)]
+        return [self.begin_ps, *free][: len(free)]
 
     # -- a stream --------------------------------------------------------------------------------
 
     def _stream(self, stream: int) -> Coroutine:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
-        items, first = self.tape.streams[stream], self.tape.first_item[stream]
+        ready, start, end = self.records[stream]
         answered = self.player.streams if self.player is not None else (-1,)
         play = self.player.play if self.player is not None and answered[0] == stream else None
         main = answered[0] if stream in answered[1:] else -1
-        waiters, num_items = self._waiters, len(items)
-        while (here := done[stream]) < num_items:
+        waiters = self._waiters
+        tape, stop = self.tape, self.stops[stream]
+        items = tape.streams[stream]
+        while True:
+            here = done[stream]
+            if here >= stop or self.tape is not tape:
+                if self.tape is tape and stop == self.stops[stream]:
+                    if stop == len(items):
+                        return
+                    assert self.at_stop is not None
+                    self.at_stop()
+                tape, stop = self.tape, self.stops[stream]
+                items = tape.streams[stream]
+                continue
             segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
                 if done[other] <= item:
                     yield (
                         self.completion(other, item) if other != main else self._followed(stream, main, item)
                     )
-                    if done[stream] != here:  # a player has taken the stream further meanwhile
+                    if done[stream] != here or self.tape is not tape:  # a player took it further meanwhile
                         break
-            if done[stream] != here:
+            if done[stream] != here or self.tape is not tape:
                 continue
             if segment >= len(base):
                 yield self._launched(segment)
+                if self.tape is not tape:
+                    continue
             if play is not None:
                 stretch = play(here)
                 if stretch is not None:
                     yield stretch
                     continue
-            number = first + here
             launch += base[segment]
             if isinstance(work, KernelSequence):
                 if not on_copy_engine:
@@ -190,13 +290,13 @@ class Rank:
                         execution = gpu.execute(work, launch, stream)
                         yield execution
                 if execution.origin_ps is not None:
-                    self.item_start[number] = execution.origin_ps
+                    start[here] = execution.origin_ps
                 else:
-                    self._note(number, execution.starts, execution.ends)
+                    self._note(stream, here, execution.starts, execution.ends)
             else:
                 if launch > clock.now:
                     yield Timeout(clock, launch - clock.now)
-                self.item_ready[number] = clock.now
+                ready[here] = clock.now
                 if len(work.calls) == 1:
                     (call,), (sequence,) = work
                     communicator, plan = self.bound(call)
@@ -205,12 +305,12 @@ class Rank:
                         yield held
                         meeting = communicator.arrive(call, sequence, plan, self.number, gpu)
                         yield meeting
-                    self.item_start[number] = meeting.start_ps
-                    self.item_end[number] = meeting.end_ps
+                    start[here] = meeting.start_ps
+                    end[here] = meeting.end_ps
                 else:
-                    yield from self._fused(work, number)
+                    yield from self._fused(work, stream, here)
             done[stream] += 1
-            if watched and waiters:
+            if waiters and (watched or self.tape is not tape):
                 waiter = waiters.pop((stream, here), None)
                 if waiter is not None:
                     waiter.fire()
@@ -242,10 +342,16 @@ class Rank:
         for stream, items in zip(streams, place, strict=True):
             done[stream] = items
         waiters, last = self._waiters, len(self.tape.streams[lead])
+        asking = []
         for stream, number in zip(streams[1:], needed, strict=True):
             asleep = self._followers.get(stream)
-            if asleep is not None and asleep[0] < done[lead] and number < last:
-                before, wake = asleep
+            if asleep is None:
+                continue
+            before, wake = asleep
+            if done[stream] == self.stops[stream]:  # it has to ask now
+                waiters[lead, before].callbacks.remove(wake)
+                asking.append(wake)
+            elif before < done[lead] and number < last:
                 signal = waiters[lead, before]
                 if len(signal.callbacks) == 1 and (lead, number) not in waiters:
                     waiters[lead, number] = waiters.pop((lead, before))
@@ -257,8 +363,10 @@ class Rank:
             woken = [key for key in waiters if key[0] in streams and key[1] < done[key[0]]]
             for key in woken:
                 waiters.pop(key).fire()
+        for wake in asking:
+            wake(Event(self._clock))
 
-    def _fused(self, work: Communication, number: int) -> Coroutine:
+    def _fused(self, work: Communication, stream: int, item: int) -> Coroutine:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""
         gpu = self.gpu
         bound = [self.bound(call) for call in work.calls]
@@ -270,11 +378,11 @@ class Rank:
                 for call, sequence, (communicator, plan) in zip(*work, bound, strict=True)
             ]
             yield from meetings
-        self._note(number, [m.start_ps for m in meetings], [m.end_ps for m in meetings])
+        self._note(stream, item, [m.start_ps for m in meetings], [m.end_ps for m in meetings])
 
-    def _note(self, number: int, starts: list[int], ends: list[int]) -> None:
+    def _note(self, stream: int, item: int, starts: list[int], ends: list[int]) -> None:
         """Times of the ops of an item of their own."""
-        self._noted.extend((number, len(starts), *starts, *ends))
+        self._noted.extend((stream, item, len(starts), *starts, *ends))
 
     def outcome(self) -> tuple[bytes, object]:
         """What times of ops are made of, as a digest: equal ones of one tape are equal times.
@@ -284,17 +392,23 @@ class Rank:
         told = sha256()
         for values in (self.host_begin, self.host_base):
             told.update(array("q", values))
-        for column in (self.item_ready, self.item_start, self.item_end, self._noted):
+        for column in (*(column for columns in self.records for column in columns), self._noted):
             told.update(column)
         return told.digest(), None if self.player is None else self.player.outcome
 
     def lay_out(self) -> None:
         """Everything has been played: times of ops in columns of their own."""
-        columns = [array("q", [-1]) * len(self.tape.order) for _ in range(2)]
+        tape = self.tape
+        self.item_ready, self.item_start, self.item_end = (
+            array("q", b"".join(column)) for column in zip(*self.records, strict=True)
+        )
+        self.records = []
+        columns = [_UNSET * len(tape.order) for _ in range(2)]
         noted, at = self._noted, 0
         while at < len(noted):
-            first, count = int(self.tape.first_op[noted[at]]), noted[at + 1]
-            at += 2
+            stream, item, count = noted[at : at + 3]
+            first = int(tape.first_op[tape.first_item[stream] + item])
+            at += 3
             for column in columns:
                 column[first : first + count] = noted[at : at + count]
                 at += count
@@ -304,4 +418,4 @@ class Rank:
     def forget(self) -> None:
         """The record is used up."""
         self.item_ready = self.item_start = self.item_end = self.op_start = self.op_end = array("q")
-        self._noted = array("q")
+        self.records, self._noted = [], array("q")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcore.clock import Clock, uncollected
+from simcore.clock import Clock, Progress, uncollected
 from simcore.collectives.plan import Planner
 from simcore.engine.execution import Execution
 from simcore.engine.gpu import Gpu
@@ -68,8 +68,8 @@ class Aid:
         """Who answers for stretches of the rank's stream, if anybody does."""
         return None
 
-    def watch(self, ranks: Sequence[Rank], events: int) -> None:
-        """The job is being played, ``events`` have happened: called from time to time, may raise."""
+    def start(self, ranks: Sequence[Rank], tapes: Tapes) -> None:
+        """``ranks`` are about to play ``tapes``."""
 
     def end(self, ranks: Sequence[Rank], network: FluidNetwork | None) -> None:
         """The job has been played."""
@@ -176,7 +176,7 @@ class _Job:
         communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
         if fluid is not None:
             self.aid.begin(graph, fluid, communicators)
-        tapes = _Tapes(graph, variants, self.noise)
+        tapes = Tapes(graph, variants, self.noise)
         ranks: list[Rank] = []
         for number in parts.representatives.tolist():
             spec = variants.gpus[variants.of_rank[number]]
@@ -201,16 +201,11 @@ class _Job:
             from simcore.engine.packets import fit_packets
 
             fit_packets(packet, ranks)
-        share_done = _share_done(ranks, self.progress)
-
-        def look(events: int) -> None:
-            self.aid.watch(ranks, events)
-            share_done()
-
-        events = clock.drain(look)
+        self.aid.start(ranks, tapes)
+        events = clock.drain(_share_done(ranks, self.progress))
         if any(rank.is_stuck for rank in ranks):
             raise deadlock(graph, ranks, parts.class_of)
-        return _Played(self, ranks, parts, events + self.aid.num_events, fluid, packet)
+        return _Played(self, tapes.graph, ranks, parts, events + self.aid.num_events, fluid, packet)
 
     def _gpu_type(self, spec: GpuSpec) -> Callable[..., Gpu]:
         learned = self.learned
@@ -223,9 +218,10 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Played:
-    """A job that has been played: its ranks' records."""
+    """A job that has been played: its ranks' records.  ``graph`` is what they have played in the end."""
 
     job: _Job
+    graph: Graph
     ranks: list[Rank]
     parts: Partition
     events: int
@@ -238,17 +234,17 @@ class _Played:
         job.aid.end(ranks, self.fluid)
         for tape in {rank.tape for rank in ranks}:
             tape.forget_items()
-        kind = job.graph.ops.kind
+        kind = self.graph.ops.kind
         # Sorting it takes several columns as long as it is: the times of all ops are made after that.
         told = self.fluid if job.counters else None
         log = link_log(told, job.aid.log()) if told is not None else None
         times, in_cells = all_times(ranks, kind)
         table = PlanTable(len(kind))
-        programs = tuple(job.graph.program_of_rank[parts.representatives].tolist())
-        plan_of = PlayedOut(job.graph, programs, tuple(table.of_rank(rank) for rank in ranks))
+        programs = tuple(self.graph.program_of_rank[parts.representatives].tolist())
+        plan_of = PlayedOut(self.graph, programs, tuple(table.of_rank(rank) for rank in ranks))
         alone_ps: Sequence[IntArray] = tuple(rank.tape.alone_ps for rank in ranks)
         if job.noise is None:
-            alone_ps = PlayedOut(job.graph, programs, tuple(alone_ps))
+            alone_ps = PlayedOut(self.graph, programs, tuple(alone_ps))
         warnings: list[str] = []
         if job.noise is not None:
             warnings.append("noise makes every rank different: nothing was folded")
@@ -291,11 +287,11 @@ def _not_learned(learned: LearnedInterference, variants: Variants) -> list[str]:
     ]
 
 
-class _Tapes:
-    """Tapes by program and GPU variant; with noise by rank."""
+class Tapes:
+    """Tapes of ``graph`` by program and GPU variant; with noise by rank."""
 
     def __init__(self, graph: Graph, variants: Variants, noise: Noise | None) -> None:
-        self._graph = graph
+        self.graph = graph
         self._variants = variants
         self._noise = noise
         self._compilers: dict[int, TapeCompiler] = {}
@@ -305,30 +301,36 @@ class _Tapes:
     def of_rank(self, rank: int) -> Tape:
         """What ``rank`` plays."""
         variant = int(self._variants.of_rank[rank])
-        index = int(self._graph.program_of_rank[rank])
+        index = int(self.graph.program_of_rank[rank])
         compiler = self._compilers.get(variant)
         if compiler is None:
             spec = self._variants.gpus[variant]
-            demands = self._variants.costs[variant].demands(self._graph.ops)
+            demands = self._variants.costs[variant].demands(self.graph.ops)
             compiler = TapeCompiler(
-                self._graph, demands, spec.hbm_bytes_per_s, host_costs(spec), self._numbers
+                self.graph, demands, spec.hbm_bytes_per_s, host_costs(spec), self._numbers
             )
             self._compilers[variant] = compiler
-        program = self._graph.programs[index]
+        program = self.graph.programs[index]
         if self._noise is not None:
-            num_ops = len(self._graph.flat_ops(program))
+            num_ops = len(self.graph.flat_ops(program))
             return compiler.compile(program, self._noise.factors(rank, num_ops))
         tape = self._tapes.get((index, variant))
         if tape is None:
             tape = self._tapes[index, variant] = compiler.compile(program)
         return tape
 
+    def change(self, graph: Graph) -> None:
+        """From here on they are of ``graph``, which differs in how often templates are played."""
+        self.graph = graph
+        self._tapes.clear()
 
-def _share_done(ranks: list[Rank], progress: Callable[[float], None] | None) -> Callable[[], None]:
-    total = max(1, sum(rank.tape.num_items for rank in ranks))
 
-    def report() -> None:
-        if progress is not None:
-            progress(sum(sum(rank.done) for rank in ranks) / total)
+def _share_done(ranks: list[Rank], progress: Callable[[float], None] | None) -> Progress | None:
+    if progress is None:
+        return None
+
+    def report(_: int) -> None:
+        total = max(1, sum(rank.tape.num_items for rank in ranks))  # may become more or less
+        progress(sum(sum(rank.done) for rank in ranks) / total)
 
     return report

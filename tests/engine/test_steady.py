@@ -15,7 +15,8 @@ from simcore.engine import Variants
 from simcore.engine.launches import host_costs
 from simcore.engine.shortcuts import simulate, solo
 from simcore.engine.shortcuts.host_times import HostSchedule
-from simcore.engine.shortcuts.repeats import FEW, KEPT, Repeats, few, shortened
+from simcore.engine.shortcuts.repeats import FEW, Repeating, Repeats
+from simcore.engine.shortcuts.settling import Settling
 from simcore.graph import GraphBuilder, external
 from simcore.graph.schedules import gpipe, one_f_one_b
 from simcore.hardware import Topology, load_cluster
@@ -77,17 +78,19 @@ def test_one_f_one_b_repeats_a_forward_and_a_backward():
     # Stage s of 4 begins with 3 - s forwards; then F and B in turn, 20 - (3 - s) times.  The last stage's
     # last backward, which reduces gradients, follows its forward at once: one repetition less.
     graph = jobs.pipeline(one_f_one_b(4, 20), tp=1, dp=1)
-    short = shortened(graph)
-    assert short.repeats[0] == Repeats(first=3, size=2, copies=17, microbatches=1)
-    assert [repeats.copies for repeats in short.repeats] == [17, 18, 19, 19]
-    assert short.left_out == 17 - KEPT
+    repeating = Repeating.of(graph)
+    assert repeating.repeats[0] == Repeats(first=3, size=2, copies=17, microbatches=1)
+    assert [repeats.copies for repeats in repeating.repeats] == [17, 18, 19, 19]
+    short = repeating.kept(FEW)
+    assert short.left_out == 17 - FEW
     for whole, less in zip(graph.programs, short.graph.programs, strict=True):
         assert len(less.template) == len(whole.template) - 2 * short.left_out
 
 
-@pytest.mark.parametrize("schedule", [one_f_one_b(4, 8), gpipe(4, 64)])
+@pytest.mark.parametrize("schedule", [one_f_one_b(4, 6), gpipe(4, 64)])
 def test_too_few_repetitions_or_none_of_all_that_a_microbatch_needs(schedule):
-    assert shortened(jobs.pipeline(schedule, tp=1, dp=1)) is None
+    repeating = Repeating.of(jobs.pipeline(schedule, tp=1, dp=1))
+    assert repeating is None or repeating.kept(FEW) is None
 
 
 @pytest.mark.parametrize(
@@ -109,29 +112,18 @@ def test_chunks_that_settle_while_the_pipeline_fills():
     # A repetition is four microbatches through two chunks, 16 passes of a stage, of 16 in all: two of them
     # say the others.
     graph = job(64, schedule="interleaved", virtual_stages=2)
-    short = few(graph)
-    assert min(repeats.copies for repeats in short.repeats) - short.left_out == FEW
+    short = Repeating.of(graph).kept(FEW)
     whole = sum(len(graph.flat_ops(program)) for program in graph.programs)
     assert both(graph, cluster(graph)).answered.steady == whole - short.kept_ops
 
 
-def test_many_short_repetitions_are_not_worth_trying_with_fewer():
-    # Of 1F1B, five repetitions are as long as two but for three forwards and three backwards.
-    assert few(jobs.pipeline(one_f_one_b(16, 60), tp=1, dp=1)) is None
-
-
-def test_few_repetitions_of_stages_of_one_chunk_too_short_for_more():
-    # Stage s of 4 begins with 3 - s forwards and ends with as many backwards; of the first one's 7 pairs
-    # between, five are too many of 20 passes (16 of them would be played), two are not (10).
+def test_few_repetitions_of_a_short_job():
+    # Stage s of 4 begins with 3 - s forwards and ends with as many backwards: of the first one's 7 pairs
+    # between two are played, 10 passes of 20.
     graph = job(10)
-    assert shortened(graph) is None
-    short = few(graph)
+    short = Repeating.of(graph).kept(FEW)
     whole = sum(len(graph.flat_ops(program)) for program in graph.programs)
-    assert 0.33 * whole < short.kept_ops < 0.8 * whole
-    result = both(graph, cluster(graph))
-    assert result.answered.steady == whole - short.kept_ops
-    chunks = job(32, schedule="interleaved", virtual_stages=2)
-    assert shortened(chunks) is None and few(chunks) is None
+    assert both(graph, cluster(graph)).answered.steady == whole - short.kept_ops < 0.8 * whole
 
 
 def test_without_counters_times_are_the_same():
@@ -143,7 +135,7 @@ def test_without_counters_times_are_the_same():
         np.testing.assert_array_equal(one.end_ps, other.end_ps)
 
 
-def test_replicas_whose_messages_have_further_to_go(monkeypatch):
+def test_replicas_whose_messages_have_further_to_go():
     # Three replicas on nodes 3 s + r of stage s; ten nodes to a leaf: the last message of the first stays on
     # its leaf (nodes 6 and 9), those of the others go through a spine (7 and 10, 8 and 11).  Each replica
     # repeats itself with a period of its own, until all reduce gradients.
@@ -151,11 +143,8 @@ def test_replicas_whose_messages_have_further_to_go(monkeypatch):
     where = Topology(load_cluster("h100", {"cluster.num_nodes": "12", "cluster.nodes_per_leaf": "10"}))
     quick = both(graph, where)
     assert quick.answered.steady
-    # The job is played twice.  Looked at more often, the first time is given up once the replicas' paces are
-    # known: when the pipeline is full, that is, not when it has drained.
-    monkeypatch.setattr("simcore.clock._REPORT_EVERY", 32)
-    events = both(graph, where).engine_events
-    assert 0.5 * quick.engine_events < events < 0.9 * quick.engine_events
+    # The job is played twice, the first time until the replicas' paces are known.
+    assert quick.engine_events < 0.8 * run(graph, where, shortcuts=("runs",)).engine_events
     last_stages = [quick.times_of(8 * node) for node in (9, 10)]
     flat = graph.flat_ops(graph.programs[graph.program_of_rank[72]])
     (reduces,) = np.flatnonzero(graph.ops.group.equals("dp")[flat.row])
@@ -164,16 +153,34 @@ def test_replicas_whose_messages_have_further_to_go(monkeypatch):
     assert end[0] == end[1]
 
 
-def test_a_job_that_settles_late_is_shortened_by_less():
-    # Each stage repeats itself before the five repetitions kept are over, the last to settle less than a
-    # period before the first to drain.
+def test_a_job_that_settles_late_is_given_more_while_it_is_played(monkeypatch):
     graph = job(24, schedule="zero_bubble")
-    assert both(graph, cluster(graph)).answered.steady
+    told: list[str] = []
+    for name in ("_settled", "_extend"):
+        own = getattr(Settling, name)
+
+        def noted(self, argument, own=own, name=name):
+            found = own(self, argument)
+            told.append(name if name == "_extend" or found is not None else "")
+            return found
+
+        monkeypatch.setattr(Settling, name, noted)
+    events = run(graph, cluster(graph)).engine_events
+    assert {"", "_extend"} <= set(told)
+    assert told[-1] == "_settled"
+    monkeypatch.undo()
+    result = both(graph, cluster(graph))
+    assert result.answered.steady
+    assert result.engine_events == events  # nothing was played in vain
 
 
-def test_a_job_that_does_not_settle_in_time():
-    graph = job(24, schedule="gpipe")
-    both(graph, cluster(graph))
+def test_a_job_that_does_not_settle_has_been_played_whole():
+    graph = job(12, tp=1)
+    where = cluster(graph, 250e-6)  # hosts hold up their GPUs, each other ones
+    whole = run(graph, where, shortcuts=("runs", "cells"))
+    tried = both(graph, where)
+    assert not tried.answered.steady
+    assert tried.engine_events == whole.engine_events
 
 
 def test_rings_that_share_what_messages_need():
@@ -216,7 +223,6 @@ def test_a_transfer_that_outlasts_the_repetitions_that_are_simulated():
         template.collective("all_gather", "dp", 2_000 * jobs.MB, stream="dp")
 
     graph, where = one_node(kernels("gemm", 5), begin, num_ranks=8), jobs.topology(1)
-    assert shortened(graph) is not None
     (times,) = both(graph, where, cost=TableCost(jobs.KERNELS)).times
     period = np.diff(times.start_ps[1:-1:5])
     assert period[0] == period[8] > period[-1]

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from simcore.engine.rank import Player, Rank
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.result import Int32Array, SimulationResult
-    from simcore.engine.shortcuts.pace import Pace
+    from simcore.engine.shortcuts.settling import Settling
+    from simcore.engine.simulate import Tapes
     from simcore.graph import Graph
     from simcore.graph.ops import IntArray
     from simcore.hardware import Topology
@@ -66,11 +67,11 @@ def simulate(
     """
 
     def play(
-        graph: Graph, begin_ps: IntArray | None = None, pace: Pace | None = None
+        graph: Graph, begin_ps: IntArray | None = None, settling: Settling | None = None
     ) -> tuple[SimulationResult, Sequence[Sequence[Tie]]]:
         if begin_ps is not None:
             gc.collect()  # what was given up is in cycles
-        aid = _Shortcuts(shortcuts, pace, cells=options.get("learned") is None)
+        aid = _Shortcuts(shortcuts, settling, cells=options.get("learned") is None)
         result = simulate_unaided(graph, topology, cost, planner, aid=aid, begin_ps=begin_ps, **options)
         ties = aid.ties
         del aid  # and with it what was played
@@ -104,8 +105,8 @@ def simulate(
 class _Shortcuts(Aid):
     """Runs and cells of one job."""
 
-    def __init__(self, names: Collection[str], pace: Pace | None, *, cells: bool) -> None:
-        self._pace = pace
+    def __init__(self, names: Collection[str], settling: Settling | None, *, cells: bool) -> None:
+        self._settling = settling
         self._runs = Runs() if "runs" in names else None
         self._has_cells = "cells" in names and cells
         self._solos: Solos | None = None
@@ -133,10 +134,10 @@ class _Shortcuts(Aid):
         """See :class:`simcore.engine.simulate.Aid`."""
         return self._solos.of(rank) if self._solos is not None else None
 
-    def watch(self, ranks: Sequence[Rank], events: int) -> None:
+    def start(self, ranks: Sequence[Rank], tapes: Tapes) -> None:
         """See :class:`simcore.engine.simulate.Aid`."""
-        if self._pace is not None:
-            self._pace.look(ranks, events)
+        if self._settling is not None:
+            self._settling.start(ranks, tapes, self._solos)
 
     def end(self, ranks: Sequence[Rank], network: FluidNetwork | None) -> None:
         """See :class:`simcore.engine.simulate.Aid`."""

@@ -85,6 +85,13 @@ class Bookings:
         stretches = tuple((one.times, one.first, one.stop) for one in self.stretches)
         return stretches, self.stretch.tobytes(), self.place.tobytes(), self.begin_ps.tobytes()
 
+    def begun(self, cells: Cells) -> tuple[IntArray, IntArray]:
+        """Items of the main stream at which stretches began, and when, ps."""
+        since = np.array([one.times.begin_ps[one.first] for one in self.stretches], dtype=np.int64)
+        main = np.array(cells.places, dtype=np.int64)[:: len(cells.streams)]
+        items = main[np.array(self.place, dtype=np.int64)]
+        return items, np.array(self.begin_ps) + since[np.array(self.stretch, dtype=np.int64)]
+
     def record(self, rank: Rank, cells: Cells) -> int:
         """Add the times of what is booked to the rank's record; returns of how many ops."""
         if not self.stretches:

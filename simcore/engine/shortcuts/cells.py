@@ -12,6 +12,7 @@ Note [Cells]
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import field
 from itertools import accumulate
@@ -23,6 +24,7 @@ from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call
+    from simcore.graph.kinds import BoolArray
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,6 +95,7 @@ class Cells:
     Item ``k`` of the main stream begins cell ``cell[k]`` of chain ``chain[k]`` (-1: none).  ``places`` are
     where cells begin and the last ones end, one after the other, an item done for each of ``streams``;
     ``needed``, of each of them but the first, the item of the first one that its next item waits for there.
+    ``watched``: of each of them, the items that others wait for.
     """
 
     streams: tuple[int, ...]
@@ -101,6 +104,13 @@ class Cells:
     chains: list[Chain]
     chain: array[int]
     cell: array[int]
+    watched: tuple[BoolArray, ...]
+
+    def until(self, item: int) -> array[int]:
+        """The places up to ``item`` of the main stream, itself included."""
+        width = len(self.streams)
+        number = bisect_right(range(len(self.places) // width), item, key=lambda n: self.places[n * width])
+        return self.places[: number * width]
 
     def at(self, place: int) -> tuple[array[int], array[int]]:
         """A place, and what is needed there."""

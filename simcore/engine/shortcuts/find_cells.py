@@ -30,7 +30,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     places = finder.cuts()
     if len(places) < 2:
         nothing = array("i", [-1]) * len(tape.streams[streams[0]])
-        return Cells(streams, array("i"), array("i"), [], nothing, nothing)
+        return Cells(streams, array("i"), array("i"), [], nothing, nothing, finder.watched)
     closed = finder.are_closed(places)
     goes_on = finder.go_on(places)
     first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
@@ -48,9 +48,8 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     patterns = finder.patterns(begins, stops, known)
     bounds = zip(begins.tolist(), stops.tolist(), patterns, strict=True)
     chains = [finder.chain(lo, hi, pattern) for lo, hi, pattern in bounds]
-    return Cells(
-        streams, packed(places.ravel()), finder.needed, chains, packed(chain_of), packed(cell_of)
-    )  # fmt: skip
+    columns = packed(chain_of), packed(cell_of)
+    return Cells(streams, packed(places.ravel()), finder.needed, chains, *columns, finder.watched)
 
 
 class _Finder:
@@ -73,7 +72,7 @@ class _Finder:
         instance = tape.flat.instance[tape.order[tape.first_op]].astype(np.int64)
         odd = table.is_copy | ~is_local
         self._abroad = [abroad[lo:hi] for lo, hi in bounds]
-        self._watched = [watched[lo:hi] for lo, hi in bounds]
+        self.watched = tuple(watched[lo:hi] for lo, hi in bounds)
         self._odd = [odd[lo:hi] for lo, hi in bounds]
         self._instance = [instance[lo:hi] for lo, hi in bounds]
         self._segment = [table.segment[lo:hi] for lo, hi in bounds]
@@ -139,7 +138,7 @@ class _Finder:
             closed &= _count(self._abroad[s], np.minimum(lo + (s == 0), hi), hi) == 0
             item, of, awaited = self._waits[s].T
             cell = np.searchsorted(places[:, s], item, side="right")
-            for other, watched in enumerate(self._watched):
+            for other, watched in enumerate(self.watched):
                 mine = np.flatnonzero(of == other)
                 mine = mine[watched[awaited[mine]]]
                 there = np.searchsorted(places[:, other], awaited[mine], side="right")
@@ -157,7 +156,7 @@ class _Finder:
         goes_on = ~self._abroad[0][here]
         for column in (self._segment[0], self._instance[0]):
             goes_on &= column[here] == column[before]
-        for s, watched in enumerate(self._watched):
+        for s, watched in enumerate(self.watched):
             at = places[1:-1, s]
             goes_on &= (at == places[:-2, s]) | ~watched[np.maximum(at - 1, 0)]
         return goes_on
@@ -198,7 +197,7 @@ class _Finder:
             ], axis=1,
         )  # fmt: skip
         keys = [row.tobytes() for row in np.ascontiguousarray(where, dtype=np.int64)]
-        for s, watched in enumerate(self._watched):
+        for s, watched in enumerate(self.watched):
             bounds = zip(keys, first[:, s].tolist(), last[:, s].tolist(), strict=True)
             keys = [key + watched[lo:hi].tobytes() for key, lo, hi in bounds]
         for number in np.flatnonzero(last_instance > instance).tolist():  # what it begins in says it else
@@ -244,7 +243,7 @@ class _Finder:
             item = ranges(begin[:, s], size)
             which.append(np.repeat(here, size))
             things.append(_things(4 * s + 1, self._sizes[s][item]))
-            watched = np.flatnonzero(self._watched[s][item])
+            watched = np.flatnonzero(self.watched[s][item])
             which.append(which[-1][watched])
             things.append(_things(4 * s + 3, item[watched] - begin[which[-1], s]))
             size = waits[1][:, s] - waits[0][:, s]
@@ -286,7 +285,7 @@ class _Finder:
         watched = [
             (s, item)
             for s, (lo, hi, *_) in enumerate(bounds)
-            for item in np.flatnonzero(self._watched[s][lo:hi]).tolist()
+            for item in np.flatnonzero(self.watched[s][lo:hi]).tolist()
         ]
         return Cell(tuple(out), calls, tuple(dict.fromkeys(calls)), shape, tuple(watched))
 

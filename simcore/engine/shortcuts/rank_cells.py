@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern
     from simcore.engine.shortcuts.chain_times import ChainTimes
     from simcore.engine.shortcuts.shared import Shared
+    from simcore.graph.ops import IntArray
     from simcore.network.link import Link
 
 
 class RankCells:
     """Cells of one rank.
 
-    ``calls`` are those of its local streams, ``alone`` all in which it meets nobody, ``ranks`` its company.
+    ``calls`` are those of its local streams, ``local`` all in which it meets its company (``ranks``) only,
+    ``alone`` those in which it meets nobody.
     ``by_itself``: item of the main stream from which a cell is played event by event, -1: none.
     """
 
@@ -32,6 +34,7 @@ class RankCells:
         rank: Rank,
         cells: Cells,
         calls: Sequence[Call],
+        local: frozenset[Call],
         alone: Collection[Call],
         ranks: Sequence[int],
     ) -> None:
@@ -43,6 +46,7 @@ class RankCells:
         self.shared = shared
         self.company = shared.company(rank, ranks)
         self._is_first = ranks[0] == rank.number
+        self.local = local
         self._alone = alone
         self._bookings = Bookings()
         self._used: dict[Pattern | Cell, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
@@ -74,6 +78,9 @@ class RankCells:
                 if launched > now and launched > begin + times.begin_ps[number]:
                     stop = number
                     break
+        if rank.at_stop is not None:
+            while stop > cell and self._is_behind_stops(chain.place + stop):
+                stop -= 1
         if stop == cell:
             return None
         for link in links:
@@ -87,6 +94,16 @@ class RankCells:
             if link in self._plans_and_links(chain.pattern.cells[number])[1]:
                 return number
         return stop
+
+    def _is_behind_stops(self, place: int) -> bool:
+        stops = self.rank.stops
+        return any(
+            item > stops[stream] for stream, item in zip(self.streams, self.cells.at(place)[0], strict=True)
+        )
+
+    def begun(self) -> tuple[IntArray, IntArray]:
+        """Items of the main stream at which something that is booked began, and when, ps."""
+        return self._bookings.begun(self.cells)
 
     def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
         """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from simcore.engine.launches import QUEUE_DEPTH, WINDOW
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
@@ -14,19 +15,14 @@ if TYPE_CHECKING:
     from simcore.graph.graph import Int32Array
     from simcore.graph.ops import IntArray
 
-#: Repetitions that a shortened job keeps: some until it has settled, two that are compared, and those that
-#: are under way on other ranks or have been launched ahead.
-KEPT: Final = 5
-#: As many do where all settles as soon as the pipeline is full.
+#: Repetitions that a job is begun with: two that are compared.
 FEW: Final = 2
-#: Playing a job twice, when it never settles, must cost less than what is saved otherwise.
-_MOST_KEPT: Final = 0.55  # of the ops
-#: Few are tried where the job with more would cost so much of the whole one, and half as much again.
-_MOST_OF_FEW: Final = 0.33
-_SAVED_BY_FEW: Final = 0.67
-#: Stages of one chunk nearly always settle in few, those of several in half of all jobs
-#: (docs/performance.md): few are tried there wherever more would not be.
-_MOST_OF_ONE_CHUNK: Final = 0.8
+#: What is left out must be so much of the job's ops: to go on with another tape costs about a fifth of what
+#: is played of it.
+_LEAST_LEFT_OUT: Final = 0.2
+#: Launches between what has been played and where a tape may change: the most that can be outstanding, and
+#: those of a window.
+_LAUNCHES_AHEAD: Final = QUEUE_DEPTH + WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +75,49 @@ class Shortened:
         return op - later * size, later
 
 
-def few(graph: Graph) -> Shortened | None:
-    """``graph`` with few repetitions, None where these are not far fewer than usual or still too many."""
-    if shortened(graph) is None and not any(program.chunk.any() for program in graph.programs):
-        return shortened(graph, FEW, most=_MOST_OF_ONE_CHUNK)
-    usual, found = shortened(graph, most=1.0), shortened(graph, FEW, most=_MOST_OF_FEW)
-    if found is None or (usual is not None and found.kept_ops > _SAVED_BY_FEW * usual.kept_ops):
-        return None
-    return found
+@dataclass(frozen=True)
+class Repeating:
+    """A job whose programs have ``repeats``: all of them ``copies`` or more."""
 
+    whole: Graph
+    repeats: tuple[Repeats, ...]
+    copies: int
 
-def shortened(graph: Graph, kept: int = KEPT, *, most: float = _MOST_KEPT) -> Shortened | None:
-    """``graph`` with ``kept`` repetitions, None where that is more than ``most`` of it."""
-    found: list[Repeats] = []
-    for program in graph.programs:
-        repeats = _repeats(program)
-        if repeats is None or (found and found[0].microbatches != repeats.microbatches):
+    @classmethod
+    def of(cls, graph: Graph) -> Repeating | None:
+        """None where a program repeats nothing, or others repeat something else."""
+        found: list[Repeats] = []
+        for program in graph.programs:
+            repeats = _repeats(program)
+            if repeats is None or (found and found[0].microbatches != repeats.microbatches):
+                return None
+            found.append(repeats)
+        return cls(graph, tuple(found), min((one.copies for one in found), default=0))
+
+    def kept(self, kept: int) -> Shortened | None:
+        """The job with ``kept`` repetitions, None where that leaves out too little of it."""
+        left_out = self.copies - kept
+        size = np.diff(self.whole.template_start)
+        pairs = list(zip(self.whole.programs, self.repeats, strict=True))
+        whole = sum(int(size[program.template].sum()) for program, _ in pairs)
+        parts = sum(int(size[p.template[r.first : r.first + r.size]].sum()) for p, r in pairs)
+        if parts * left_out < _LEAST_LEFT_OUT * whole:
             return None
-        found.append(repeats)
-    left_out = min((repeats.copies for repeats in found), default=0) - kept
-    if left_out < 1:
-        return None
-    size = np.diff(graph.template_start)
-    pairs = list(zip(graph.programs, found, strict=True))
-    whole = sum(int(size[program.template].sum()) for program, _ in pairs)
-    parts = sum(int(size[p.template[r.first : r.first + r.size]].sum()) for p, r in pairs)
-    if parts * left_out < (1.0 - most) * whole:
-        return None
-    programs = tuple(_without(program, repeats, left_out) for program, repeats in pairs)
-    kept_ops = whole - parts * left_out
-    return Shortened(graph, replace(graph, programs=programs), tuple(found), left_out, kept_ops)
+        return self._without(left_out, whole - parts * left_out)
+
+    def begun(self, kept: int) -> Shortened:
+        """The job that hosts play until all but ``kept`` repetitions may be left out."""
+        size = np.diff(self.whole.template_start)
+        pairs = zip(self.whole.programs, self.repeats, strict=True)
+        parts = [int(size[p.template[r.first : r.first + r.size]].sum()) for p, r in pairs]
+        more = -(-_LAUNCHES_AHEAD // max(1, min(parts)))
+        return self._without(max(0, self.copies - kept - more), 0)
+
+    def _without(self, left_out: int, kept_ops: int) -> Shortened:
+        pairs = zip(self.whole.programs, self.repeats, strict=True)
+        programs = tuple(_without(program, repeats, left_out) for program, repeats in pairs)
+        graph = replace(self.whole, programs=programs) if left_out else self.whole
+        return Shortened(self.whole, graph, self.repeats, left_out, kept_ops)
 
 
 def _repeats(program: Program) -> Repeats | None:
@@ -130,7 +139,7 @@ def _repeats(program: Program) -> Repeats | None:
         first = int(differs[place - 1]) + 1 if place else 0
         stop = int(differs[place]) if place < len(differs) else len(same)
         copies, rest = divmod(stop + size - first, size)
-        if best is None or (copies - KEPT) * size > (best.copies - KEPT) * best.size:
+        if best is None or (copies - FEW) * size > (best.copies - FEW) * best.size:
             best = Repeats(first, size, copies, step, rest)
         if stop - first >= len(template) // 2:
             break

@@ -75,6 +75,42 @@ class Solos(Shared):
         alone = frozenset(call for call, company in companies.items() if company in among)
         if not alone:
             return None
+        cells = self._cells(tape, known, alone)
+        if not cells.chains:
+            return None
+        local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
+        by_itself = frozenset(call for call, company in companies.items() if len(company) == 1)
+        return Solo(self, rank, cells, local, alone, by_itself, sorted(ranks))
+
+    def may_follow(self, rank: Rank, tape: Tape) -> bool:
+        """Whether a rank that goes on with ``tape`` has the same cells there as far as it is asleep."""
+        solo = rank.player
+        if not isinstance(solo, Solo):
+            return True
+        before, after = solo.cells, self._after(solo, tape)
+        if before.streams != after.streams:
+            return False
+        ends = solo.asleep_until() or [rank.done[stream] for stream in before.streams]
+        if before.until(ends[0]) != after.until(ends[0]):
+            return False
+        # Of that nothing may be waited for by then that nobody waits for now.
+        parts = [slice(rank.done[stream], end) for stream, end in zip(before.streams, ends, strict=True)]
+        pairs = zip(parts, before.watched, after.watched, strict=True)
+        return not any((new[part] & ~old[part]).any() for part, old, new in pairs)
+
+    def follow(self, rank: Rank, tape: Tape) -> None:
+        """A rank goes on with ``tape``."""
+        if isinstance(rank.player, Solo):
+            rank.player.cells = self._after(rank.player, tape)
+
+    def _after(self, solo: Solo, tape: Tape) -> Cells:
+        known = self.tapes.get(tape)
+        if known is None:
+            known = self.tapes[tape] = _TapeCalls.of(tape)
+        return self._cells(tape, known, solo.local)
+
+    def _cells(self, tape: Tape, known: _TapeCalls, alone: frozenset[Call]) -> Cells:
+        main, by_stream, calls = known.main, known.by_stream, known.times
         cells = self.cells.get((tape, alone))
         if cells is None:
             streams = [
@@ -94,11 +130,7 @@ class Solos(Shared):
                 is_local = np.logical_and.reduceat(ops_local, tape.first_op)
             cells = find_cells(tape, (main, *streams), is_local, self.patterns)
             self.cells[tape, alone] = cells
-        if not cells.chains:
-            return None
-        local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
-        by_itself = frozenset(call for call, company in companies.items() if len(company) == 1)
-        return Solo(self, rank, cells, local, by_itself, sorted(ranks))
+        return cells
 
 
 def _company(

@@ -64,6 +64,11 @@ class Solo(RankCells):
         company.begun += 1
         return Span(self, chain, cell, share, *ahead)
 
+    def asleep_until(self) -> Sequence[int] | None:
+        """The items of its streams before which what it sleeps through ends, None when it is awake."""
+        span = self.rank.gpu.sleeper
+        return span.place if isinstance(span, Span) else None
+
 
 class Span(Movable):
     """Cells of a chain on a rank's GPU, from ``cell`` on to ``stop``; fires when the main stream goes on.
@@ -131,6 +136,11 @@ class Span(Movable):
     def to_come(self, number: int) -> Signal | None:
         """See :class:`.apart.Actor`."""
         return self._solo.rank.to_come(*self._watched(self._cell, number))
+
+    @property
+    def place(self) -> Sequence[int]:
+        """Where the streams go on when all is over."""
+        return self._solo.cells.at(self._chain.place + self._stop)[0]
 
     # -- the end of cells ------------------------------------------------------------------------
 

@@ -43,9 +43,9 @@ import numpy.typing as npt
 from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
-from simcore.engine.shortcuts.pace import OutOfStepError, Pace
 from simcore.engine.shortcuts.repeated_times import PlayedRank, RepeatedRank, RepeatedTimes
-from simcore.engine.shortcuts.repeats import FEW, KEPT, few, shortened
+from simcore.engine.shortcuts.repeats import FEW, Repeating
+from simcore.engine.shortcuts.settling import OutOfStepError, Settling, StuckError
 from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
 from simcore.graph.kinds import is_on_host
@@ -67,7 +67,7 @@ _NEVER = np.iinfo(np.int64).max
 #: Simulates a graph whose classes of ranks begin at these times, ps (None: 0), their pace
 #: being watched: the result, and their ties.
 Play = Callable[
-    ["Graph", "IntArray | None", "Pace | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"
+    ["Graph", "IntArray | None", "Settling | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"
 ]
 
 
@@ -120,14 +120,6 @@ class _Steady:
     until_ps: int
 
 
-class SettledLateError(Exception):
-    """All ranks are steady at the end of the repetitions, and with ``more`` of them would be long enough."""
-
-    def __init__(self, more: int) -> None:
-        super().__init__(more)
-        self.more = more
-
-
 def repeated(
     graph: Graph, play: Play, host_costs_of: Callable[[IntArray], Sequence[HostCosts]]
 ) -> SimulationResult | None:
@@ -135,64 +127,41 @@ def repeated(
 
     ``host_costs_of``: what launches cost the hosts of some ranks.
     """
-    short, kept = few(graph), FEW
-    if short is None:
-        short, kept = shortened(graph), KEPT
+    repeating = Repeating.of(graph)
+    if repeating is None or repeating.kept(FEW) is None:
+        return None
+    settling = Settling(repeating)
     begin: IntArray | None = None
-    events, was_late = 0, False
-    may_guess, is_guess = True, False  # when classes should begin
-    while True:
-        if short is None:
-            return None
-        watch = Pace(short) if may_guess and begin is None else None
+    events = 0
+    try:
         try:
-            result, ties = play(short.graph, begin, watch)
+            result, ties = play(settling.graph, None, settling)
         except OutOfStepError as out:
-            begin, events = out.begin_ps, events + out.events
-            may_guess, is_guess = False, True
-            continue
-        except SimcoreError:  # the whole job says it in its own words
-            return None
-        events += result.engine_events
-        late, found = 0, None
-        try:
-            found = steady_state(short, result, ties)
-        except SettledLateError as unsettled:
-            late = unsettled.more
-        if found is not None and found.is_in_step(begin):
-            break
-        if begin is not None:
-            if not is_guess:
-                return None
-            begin, is_guess = None, False
-        elif found is not None:
-            begin = found.begin_ps
-        elif late:
-            if was_late:
-                return None
-            was_late, kept = True, kept + late
-            short = shortened(graph, kept)
-        elif kept < KEPT:
-            kept, short = KEPT, shortened(graph)
-        else:
-            return None
-        del result
-    costs = host_costs_of(result.representatives)
-    return whole_result(short, replace(result, engine_events=events), found, costs, begin, ties)
+            begin, events = out.begin_ps, settling.events
+            result, ties = play(settling.graph, begin, None)
+    except (SimcoreError, StuckError):  # the whole job says it in its own words
+        return None
+    short = settling.found
+    if short is None:
+        return result
+    result = replace(result, engine_events=events + result.engine_events)
+    found = steady_state(short, result, ties, settling.period_ps)
+    if found is None or not found.is_in_step(begin):
+        return None
+    return whole_result(short, result, found, host_costs_of(result.representatives), begin, ties)
 
 
 def steady_state(
-    short: Shortened, result: SimulationResult, ties: Sequence[Sequence[Tie]]
+    short: Shortened, result: SimulationResult, ties: Sequence[Sequence[Tie]], period_ps: IntArray
 ) -> SteadyState | None:
-    """The steady state of a shortened job whose classes have ``ties``, None where there is none.
-
-    Errors: SettledLateError.
+    """The steady state of a shortened job whose classes have ``ties`` and repeat themselves each
+    ``period_ps``, None where they do not.
     """
     graph = short.graph
     program_of = graph.program_of_rank[result.representatives].tolist()
-    known: dict[tuple[int, RankTimes], _Steady | None] = {}
+    known: dict[tuple[int, RankTimes, int], _Steady | None] = {}
     steady: list[_Steady] = []
-    for key in zip(program_of, result.times, strict=True):
+    for key in zip(program_of, result.times, period_ps.tolist(), strict=True):
         if key not in known:
             known[key] = _steady_part(short, *key)
         found = known[key]
@@ -218,10 +187,9 @@ def steady_state(
     if (period != period[parts.of_class]).any():
         return None
     if (until <= since).any():  # what is left out is behind that: it would only begin later
-        raise SettledLateError(int(((since - until) // period).max()) + 1)
+        return None
     on_gpu = {program: _on_gpu(graph, program) for program in set(program_of)}
     checked: set[tuple[RankTimes, int, int]] = set()
-    late = 0
     for c, (program, times) in enumerate(zip(program_of, result.times, strict=True)):
         bounds = (times, int(until[c]), int(since[c]))
         if bounds in checked:
@@ -229,9 +197,8 @@ def steady_state(
         checked.add(bounds)
         under_way = (times.ready_ps < until[c]) & (times.end_ps >= until[c]) & on_gpu[program]
         oldest = int(times.ready_ps[under_way].min(initial=_NEVER))
-        late = max(late, -((oldest - int(since[c])) // int(period[c])))
-    if late > 0:
-        raise SettledLateError(late)
+        if oldest < since[c]:
+            return None
     return SteadyState(period, until, short.left_out, tuple(one.cut for one in steady), parts)
 
 
@@ -239,24 +206,20 @@ def _on_gpu(graph: Graph, program: int) -> BoolArray:
     return ~is_on_host(graph.ops.kind[graph.flat_ops(graph.programs[program]).row])
 
 
-def _steady_part(short: Shortened, program: int, times: RankTimes) -> _Steady | None:
-    """The longest stretch of ops that are equally long after those one repetition before, the latest of
-    those.
-    """
+def _steady_part(short: Shortened, program: int, times: RankTimes, period: int) -> _Steady | None:
+    """The longest stretch of ops ``period`` after those one repetition before, the latest of those."""
     begin, size, stop = short.repeated(program)
     on_gpu = _on_gpu(short.graph, program)
     ops = begin + size + np.flatnonzero(on_gpu[begin + size : stop])
-    low, high = np.full(len(ops), _NEVER), np.zeros(len(ops), dtype=np.int64)
+    repeats = np.ones(len(ops), dtype=np.bool_)
     for column in (times.ready_ps, times.start_ps, times.end_ps):
-        later = column[ops] - column[ops - size]
-        low, high = np.minimum(low, later), np.maximum(high, later)
-    shifts = np.where(low == high, low, -1)
-    bounds = np.flatnonzero(np.concatenate([[True], shifts[1:] != shifts[:-1], [True]]))
-    lengths = np.diff(bounds) * (shifts[bounds[:-1]] > 0)
+        repeats &= column[ops] - column[ops - size] == period
+    bounds = np.flatnonzero(np.concatenate([[True], repeats[1:] != repeats[:-1], [True]]))
+    lengths = np.diff(bounds) * repeats[bounds[:-1]]
     longest = len(lengths) - 1 - int(lengths[::-1].argmax())
     if lengths[longest] < 1:
         return None
-    period, first = int(shifts[bounds[longest]]), int(ops[bounds[longest]])
+    first = int(ops[bounds[longest]])
     cut = int(ops[bounds[longest + 1] - 1]) + 1
 
     def ended(stop: int) -> int:
