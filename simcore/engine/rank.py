@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simcore.engine.rendezvous import Communicator, Communicators
 
 Coroutine = Generator[Event, None, None]
-_UNSET: Final = array("q", [-1])
+UNSET: Final = array("q", [-1])
 
 
 class Player(Protocol):
@@ -57,13 +57,7 @@ class Rank:
     over all streams (``item_ready``, ``item_start``, ``item_end``).
     ``begin_ps`` is when the host begins, ``host_base`` when each host segment began launching, ``awaited``
     when all that it waits for was over.  ``stops``: the item of each stream before which :attr:`at_stop` is
-    asked how the tape goes on (Note [Going on]); the number of its items where nobody is asked.
-
-    Note [Going on]
-        A rank may be told in the middle of its tape that it goes on otherwise (:meth:`follow`): by another
-        tape that is the same up to where it is.  What streams and the host wait for behind that is forgotten,
-        and looked up anew.  Launches: the host never waits for its own, so that when what it waits for was
-        over does not depend on what it launches, and when it launches follows from both.
+    asked how the tape goes on (:mod:`.going_on`); the number of its items where nobody is asked.
     """
 
     __slots__ = (
@@ -79,7 +73,7 @@ class Rank:
         self.communicators = communicators
         self.done = [0] * len(tape.streams)  # items completed per stream
         # Arrays, for eight bytes a time: thousands of ranks may be simulated.
-        self.records = [[_UNSET * len(items) for _ in range(3)] for items in tape.streams]
+        self.records = [[UNSET * len(items) for _ in range(3)] for items in tape.streams]
         self.item_ready = self.item_start = self.item_end = self.op_start = self.op_end = array("q")
         self._noted = array("q")  # stream, item, number of ops, their starts, their ends, and so on
         self.stops = [len(items) for items in tape.streams]
@@ -144,73 +138,6 @@ class Rank:
         """Fires when the host reaches ``segment``."""
         return self._host_waiters.setdefault(segment, Signal(self._clock))
 
-    # -- going on --------------------------------------------------------------------------------
-
-    def may_follow(self, tape: Tape, alike: Sequence[int]) -> bool:
-        """Whether the rank is where it would be if it had played ``tape`` so far, which is the same in the
-        first items of each stream, ``alike`` of them.
-        """
-        if any(done > items for done, items in zip(self.done, alike, strict=True)):
-            return False
-        begun = self._begun_alike(tape)
-        if begun < len(tape.segments) and self._is_awaited(tape, begun):
-            return False  # nobody noted since when
-        for stream, items in enumerate(tape.streams):
-            here = self.done[stream]
-            if here < alike[stream] or here == self.stops[stream] < len(self.tape.streams[stream]):
-                continue  # it is not there yet, or asks
-            if self._can_begin(self.tape, stream, len(self.host_base)):
-                return False
-            if here < len(items) and (
-                here == len(self.tape.streams[stream]) or self._can_begin(tape, stream, begun)
-            ):
-                return False
-        return True
-
-    def follow(self, tape: Tape, alike: Sequence[int]) -> None:
-        """Go on as ``tape`` does."""
-        begun = self._begun_alike(tape)
-        was_over = len(self.host_base) == len(self.tape.segments)
-        self.tape = tape
-        for columns, items in zip(self.records, tape.streams, strict=True):
-            for column in columns:
-                column.extend(_UNSET * (len(items) - len(column)))
-                del column[len(items) :]
-        self.stops = [len(items) for items in tape.streams]
-        awaited = self.awaited[:begun]
-        self.host_base.clear()
-        self.awaited.clear()
-        for time_ps in awaited:
-            base_ps = max(self._host_free_ps(), time_ps)
-            self.awaited.append(time_ps)
-            self.host_base.append(base_ps)
-        if was_over and begun < len(tape.segments):
-            self._clock.process(self._host())
-        behind = [key for key in self._waiters if key[1] >= alike[key[0]]]
-        for signal in [self._waiters.pop(key) for key in behind]:
-            signal.fire()
-        launched = list(self._host_waiters.values())
-        self._host_waiters.clear()
-        for signal in launched:
-            signal.fire()
-
-    def _begun_alike(self, tape: Tape) -> int:
-        """How many segments that the host has begun wait for the same in ``tape``."""
-        pairs = zip(self.tape.segments[: len(self.host_base)], tape.segments, strict=False)
-        alike = [one.waits == other.waits for one, other in pairs]
-        return alike.index(False) if False in alike else len(alike)
-
-    def _is_awaited(self, tape: Tape, segment: int) -> bool:
-        return all(self.done[stream] > item for stream, item in tape.segments[segment].waits)
-
-    def _can_begin(self, tape: Tape, stream: int, begun: int) -> bool:
-        """Whether the next item of a stream has been launched and waits for nothing else."""
-        items, here = tape.streams[stream], self.done[stream]
-        if here == len(items):
-            return False
-        segment, _, waits, *_ = items[here]
-        return segment < begun and all(self.done[other] > item for other, item in waits)
-
     # -- the host --------------------------------------------------------------------------------
 
     def _host(self) -> Coroutine:
@@ -221,12 +148,12 @@ class Rank:
                 yield self.completion(*waits[0])
                 continue  # there may be another tape by now
             self.awaited.append(self._clock.now)
-            base.append(max(self._host_free_ps(), self._clock.now))
+            base.append(max(self.host_free_ps(), self._clock.now))
             waiter = self._host_waiters.pop(number, None)
             if waiter is not None:
                 waiter.fire()
 
-    def _host_free_ps(self) -> int:
+    def host_free_ps(self) -> int:
         """When the host has launched what it has begun to."""
         base = self.host_base
         return base[-1] + self.tape.segments[len(base) - 1].cost_ps if base else self.begin_ps
@@ -403,7 +330,7 @@ class Rank:
             array("q", b"".join(column)) for column in zip(*self.records, strict=True)
         )
         self.records = []
-        columns = [_UNSET * len(tape.order) for _ in range(2)]
+        columns = [UNSET * len(tape.order) for _ in range(2)]
         noted, at = self._noted, 0
         while at < len(noted):
             stream, item, count = noted[at : at + 3]

@@ -4,7 +4,7 @@ Note [Settling]
     Ranks play a job with more repetitions than have to be looked at.  When a stream has come to the end of
     the first ``kept`` of these, all else is behind that, on all ranks, and the launches of what would come
     next have not mattered yet.  If by then everybody seems to repeat itself, ranks go on as if all further
-    repetitions did not exist (Note [Going on]), with the drain of the pipeline; else one more repetition is
+    repetitions did not exist (:mod:`simcore.engine.going_on`), with the drain of the pipeline; else one more repetition is
     kept, and if what is played comes to its end, it gets more of them.  So nothing has been played in vain,
     and a job that does not settle has been played whole.
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simcore.engine.going_on import follow, may_follow
 from simcore.engine.shortcuts.repeats import FEW
 from simcore.engine.shortcuts.span import Solo
 from simcore.engine.shortcuts.ties import parts_of, ties_of
@@ -165,7 +166,7 @@ class Settling:
             same = alike[pair]
             if (
                 same is None
-                or not rank.may_follow(tape, same)
+                or not may_follow(rank, tape, same)
                 or (self._solos is not None and not self._solos.may_follow(rank, tape))
             ):
                 self._tapes.change(before)
@@ -176,7 +177,7 @@ class Settling:
             if self._solos is not None:
                 self._solos.follow(rank, tape)
         for rank, tape, same in going:
-            rank.follow(tape, same)
+            follow(rank, tape, same)
         return True
 
     def _settled(self, short: Shortened) -> IntArray | None:
