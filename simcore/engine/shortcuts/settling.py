@@ -4,9 +4,9 @@ Note [Settling]
     Ranks play a job with more repetitions than have to be looked at.  When a stream has come to the end of
     the first ``kept`` of these, all else is behind that, on all ranks, and the launches of what would come
     next have not mattered yet.  If by then everybody seems to repeat itself, ranks go on as if all further
-    repetitions did not exist (:mod:`simcore.engine.going_on`), with the drain of the pipeline; else one more repetition is
-    kept, and if what is played comes to its end, it gets more of them.  So nothing has been played in vain,
-    and a job that does not settle has been played whole.
+    repetitions did not exist (:mod:`simcore.engine.going_on`), with the drain of the pipeline; else one more
+    repetition is kept, and if what is played comes to its end, it gets more of them.  So nothing has been
+    played in vain, and a job that does not settle has been played whole.
 
     That all *seem* to repeat themselves is a guess, from when items began; the proof follows when all has
     been played (Note [Steady state]).  Where replicas have paces of their own, this is as soon as these are
