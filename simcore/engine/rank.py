@@ -327,7 +327,7 @@ class Rank:
         """Everything has been played: times of ops in columns of their own."""
         tape = self.tape
         self.item_ready, self.item_start, self.item_end = (
-            array("q", b"".join(column)) for column in zip(*self.records, strict=True)
+            array("q", b"".join(columns[kind] for columns in self.records)) for kind in range(3)
         )
         self.records = []
         columns = [UNSET * len(tape.order) for _ in range(2)]
