@@ -208,11 +208,14 @@ class Settling:
         """What is known of a rank by now, as far as it has been noted when things began."""
         tape = rank.tape
         begin, size, _ = short.repeated(int(self.graph.program_of_rank[rank.number]))
-        ready, start, end = (np.full(len(tape.flat), -1, dtype=np.int64) for _ in range(3))
-        for stream, columns in enumerate(rank.records):
-            first = _first_ops(tape, stream)
-            for column, noted in zip((ready, start, end), columns, strict=True):
+        start, end = (np.full(len(tape.flat), -1, dtype=np.int64) for _ in range(2))
+        oldest = int(_NEVER)
+        for stream, (ready, *columns) in enumerate(rank.records):
+            first, here = _first_ops(tape, stream), rank.done[stream]
+            for column, noted in zip((start, end), columns, strict=True):
                 column[first] = noted
+            if here < len(ready) and ready[here] >= 0:
+                oldest = min(oldest, ready[here])
         if isinstance(rank.player, Solo):
             items, times = rank.player.begun()
             start[_first_ops(tape, rank.player.streams[0])[items]] = times
@@ -225,8 +228,7 @@ class Settling:
         since = max(
             int(start[ops].min()), int(start[differs].max(initial=0)), int(end[differs].max(initial=0))
         )
-        waits = (ready >= 0) & (end < 0)
-        return _Pace(period, since, int(ready[waits].min(initial=_NEVER)))
+        return _Pace(period, since, oldest)
 
 
 def _first_ops(tape: Tape, stream: int) -> IntArray:
