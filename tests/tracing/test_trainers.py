@@ -36,6 +36,14 @@ def test_a_weight_of_eight_bits_multiplies_whole_numbers(pool: WorkerPool, tmp_p
     ]  # whether an input has columns too large for it
 
 
+def test_a_table_of_embeddings_keeps_states_of_32_bits(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "overridden", tmp_path, script="trainers").values()
+    table, matrix = 128 * 64, 64 * 64  # a scale of 32 bits for 256 numbers of 8
+    assert found.memory.optimizer_states == 2 * (4 * table + matrix + 4 * matrix // 256)
+    kernels = [name for name in names(found) if name.startswith("kOptimizer")]
+    assert kernels == ["kOptimizer32bit2State", "kOptimizerStatic8bit2StateBlockwise"]
+
+
 def test_an_optimizer_that_a_trainer_compiles(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "fused", tmp_path, script="trainers").values()
     calls = [

@@ -31,6 +31,20 @@ def eighth(_):
     three_steps(model.parameters(), lambda: base(model(torch.zeros(32, 64, device="cuda"))))
 
 
+def overridden(_):
+    """A trainer asks for states of 32 bits for its table of embeddings, before its optimizer is made."""
+    import bitsandbytes as bnb
+
+    model = nn.Sequential(nn.Embedding(128, 64), nn.Linear(64, 64, bias=False)).cuda()
+    bnb.optim.GlobalOptimManager.get_instance().register_module_override(
+        model[0], "weight", {"optim_bits": 32}
+    )
+    optimizer = bnb.optim.AdamW8bit(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, dtype=torch.long, device="cuda")).sum().backward()
+        optimizer.step()
+
+
 def fused(model):
     """A trainer's own Adam: a kernel over lists of lists as apex has it, and a class for the host's part."""
     from torch.utils.cpp_extension import CUDA_HOME, load_inline

@@ -16,6 +16,44 @@ from workloads.tracing import kernels
 _FEW, _BLOCK = 4096, 256
 
 
+class GlobalOptimManager:
+    """Which parameters keep states of other bits: a trainer asks for 32 for tables of embeddings."""
+
+    _only: GlobalOptimManager | None = None
+
+    def __init__(self) -> None:
+        self._of_modules: list[tuple[Any, str, dict[str, Any]]] = []
+        self._of_parameters: dict[int, dict[str, Any]] = {}
+
+    @classmethod
+    def get_instance(cls) -> GlobalOptimManager:
+        """The one there is."""
+        cls._only = cls._only or cls()
+        return cls._only
+
+    def register_parameters(self, params: Any) -> None:
+        """They are told apart by themselves here."""
+
+    def register_module_override(self, module: Any, param_name: str, config: dict[str, Any]) -> None:
+        """For a parameter that a module will have."""
+        self._of_modules.append((module, param_name, config))
+
+    def override_config(
+        self, parameters: Any, key: str = "", value: Any = None, key_value_dict: dict[str, Any] | None = None
+    ) -> None:
+        """For parameters that there are."""
+        for one in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
+            self._of_parameters.setdefault(id(one), {}).update(key_value_dict or {key: value})
+
+    def bits(self, parameter: torch.Tensor, default: int) -> int:
+        """Bits of the states of ``parameter``."""
+        of_module = [
+            told for module, name, told in self._of_modules if getattr(module, name, None) is parameter
+        ]
+        told = {**(of_module[-1] if of_module else {}), **self._of_parameters.get(id(parameter), {})}
+        return int(told.get("optim_bits", default))
+
+
 class Optimizer8bit(torch.optim.Optimizer):
     """What programs derive their own from: those make states and update parameter by parameter.
 
@@ -31,7 +69,7 @@ class Optimizer8bit(torch.optim.Optimizer):
         self.bits, self.is_paged, self.initialized = optim_bits, is_paged, False
 
     def check_overrides(self) -> None:
-        """Nothing asks for other bits here."""
+        """Looked up where states are made."""
 
     def to_gpu(self) -> None:
         """States are made where their parameters are."""
@@ -56,7 +94,7 @@ class Optimizer8bit(torch.optim.Optimizer):
 
     def init_state(self, group: dict[str, Any], p: torch.Tensor, gindex: int, pindex: int) -> None:  # noqa: ARG002
         """Zeros."""
-        eight = self.bits == 8 and p.numel() >= self.least
+        eight = GlobalOptimManager.get_instance().bits(p, self.bits) == 8 and p.numel() >= self.least
         held = self.state[p]
         held["step"] = 0
         for number in range(1, self.states + 1):
@@ -132,5 +170,5 @@ def _optimizers() -> dict[str, Any]:
     return found
 
 
-BY_NAME = _optimizers()
+BY_NAME = {**_optimizers(), "GlobalOptimManager": GlobalOptimManager}
 BASES: dict[str, Any] = {one.__name__: one for one in (Optimizer8bit, Optimizer1State, Optimizer2State)}
