@@ -186,6 +186,8 @@ def test_batch_norm_over_all_ranks(pool: WorkerPool, tmp_path: Path) -> None:
     calls = [row for row in rows(found, "phase", "collective", "num_bytes") if row[1]]
     # Forward: of 8 channels mean, inverse deviation and the count, of each of two ranks; backward: two sums.
     assert calls == [("fwd", "all_gather", 2 * (2 * 8 + 1) * 4), ("bwd", "all_reduce", 2 * 8 * 4)]
+    # That both ranks have samples is no doubt of the program's.
+    assert not [one for one, _ in found.asked if one.kind == "share"]
 
 
 def test_gradients_in_bfloat16(pool: WorkerPool, tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def call_stack(limit: int, depth: int = 1) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_asked_by(ending: str) -> bool:
+    """Whether what asks right now is a file of torch whose name ends so, not the program itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and owner(frame.f_code.co_filename) in ("torch", "python", "simcore"):
+        if frame.f_code.co_filename.endswith(ending):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def asserted() -> bool | None:
     """The truth value with which an assertion, or an ``if`` that raises, passes that the innermost caller
     (:func:`call_site`) makes of what it asks for right now; None where it makes none.

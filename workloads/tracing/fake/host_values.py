@@ -33,7 +33,7 @@ from workloads.tracing.fake.known_values import (
     values_of,
 )
 from workloads.tracing.fake.true_counts import most_true
-from workloads.tracing.sites import asserted
+from workloads.tracing.sites import asserted, is_asked_by
 
 _INITIALISERS = (
     "uniform_",
@@ -138,6 +138,8 @@ def num_selected(mask: torch.Tensor) -> int:
     if known is not None:
         with torch._C._DisableTorchDispatch():
             return int(known.count_nonzero())
+    if is_asked_by("torch/nn/modules/_functions.py"):  # which ranks have samples to normalise over: all do
+        return mask.numel()
     share = most_true(mask) / max(1, mask.numel())
     return round(float(_answer("share", mask, share)) * mask.numel())
 
