@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -230,7 +231,7 @@ def run_scenario(
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
                 with stages.stage("writing the timeline"):
                     stored.result()
-                with stages.stage("writing for Perfetto"):
+                with stages.stage("writing for Perfetto") if perfetto else nullcontext():
                     shown = exported.result(2 if perfetto else 1)
             info = info.model_copy(update={"wall_s": dict(stages.seconds)})
             info.write(folder)

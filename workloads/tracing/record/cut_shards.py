@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import accumulate, pairwise
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from simcore.records import dataclass
+
+if TYPE_CHECKING:  # reports of ranks are read where torch is not installed
+    import torch
 
 
 @dataclass(frozen=True)
