@@ -154,7 +154,7 @@ def test_replicas_whose_messages_have_further_to_go():
 
 
 def test_a_job_that_settles_late_is_given_more_while_it_is_played(monkeypatch):
-    graph = job(24, schedule="zero_bubble")
+    graph = job(40, schedule="zero_bubble")
     told: list[str] = []
     for name in ("_settled", "_extend"):
         own = getattr(Settling, name)

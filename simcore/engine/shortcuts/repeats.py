@@ -106,12 +106,15 @@ class Repeating:
         return self._without(left_out, whole - parts * left_out)
 
     def begun(self, kept: int) -> Shortened:
-        """The job that hosts play until all but ``kept`` repetitions may be left out."""
+        """The job that hosts play until all but ``kept`` repetitions may be left out: the whole one where it
+        has up to twice as many, since a job that does not settle soon would get all of them next.
+        """
         size = np.diff(self.whole.template_start)
         pairs = zip(self.whole.programs, self.repeats, strict=True)
         parts = [int(size[p.template[r.first : r.first + r.size]].sum()) for p, r in pairs]
         more = -(-_LAUNCHES_AHEAD // max(1, min(parts)))
-        return self._without(max(0, self.copies - kept - more), 0)
+        left_out = self.copies - kept - more
+        return self._without(left_out if 2 * left_out > self.copies else 0, 0)
 
     def _without(self, left_out: int, kept_ops: int) -> Shortened:
         pairs = zip(self.whole.programs, self.repeats, strict=True)

@@ -40,11 +40,14 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class OutOfStepError(Exception):
-    """Classes come to paces of their own: ``found`` should be played with them beginning at ``begin_ps``."""
+    """Classes come to paces of their own: ``found`` should be played with them beginning at ``begin_ps``.
+    To see that took ``events``.
+    """
 
-    def __init__(self, begin_ps: IntArray) -> None:
+    def __init__(self, begin_ps: IntArray, events: int) -> None:
         super().__init__()
         self.begin_ps = begin_ps
+        self.events = events
 
 
 class StuckError(Exception):
@@ -75,11 +78,8 @@ class Settling:
         self.graph: Graph = self._begun.graph
         self.period_ps = np.zeros(0, dtype=np.int64)
         self._ranks: Sequence[Rank] = ()
-
-    @property
-    def events(self) -> int:
-        """What has happened so far."""
-        return self._ranks[0].gpu.clock.num_events if self._ranks else 0
+        self._tapes: Tapes | None = None
+        self._solos: Solos | None = None
 
     def start(self, ranks: Sequence[Rank], tapes: Tapes, solos: Solos | None) -> None:
         """``ranks`` are about to play ``tapes``."""
@@ -117,7 +117,9 @@ class Settling:
         if late is not None:
             if late.any():
                 self.found, self.graph = short, short.graph
-                raise OutOfStepError(late)
+                events = self._ranks[0].gpu.clock.num_events
+                self._leave()
+                raise OutOfStepError(late, events)
             if self._go_on(short, self._kept):
                 self.found = short
                 self._leave()
@@ -137,6 +139,7 @@ class Settling:
         """Nobody asks any more."""
         for rank in self._ranks:
             rank.stops, rank.at_stop = [len(items) for items in rank.tape.streams], None
+        self._ranks, self._tapes, self._solos = (), None, None  # they end with the job
 
     def _extend(self, most: int) -> None:
         """Play up to ``most`` repetitions."""
@@ -152,6 +155,7 @@ class Settling:
         """Have all go on as in another job, which is the same up to the last of its first ``kept``
         repetitions; False where that cannot be.
         """
+        assert self._tapes is not None
         left_out = self._repeating.copies - kept
         before = self.graph
         self._tapes.change(short.graph)
@@ -170,6 +174,7 @@ class Settling:
                 or (self._solos is not None and not self._solos.may_follow(rank, tape))
             ):
                 self._tapes.change(before)
+                self._forget_other_tapes()
                 return False
             going.append((rank, tape, same))
         self.graph = short.graph
@@ -178,7 +183,12 @@ class Settling:
                 self._solos.follow(rank, tape)
         for rank, tape, same in going:
             follow(rank, tape, same)
+        self._forget_other_tapes()
         return True
+
+    def _forget_other_tapes(self) -> None:
+        if self._solos is not None:
+            self._solos.keep({rank.tape for rank in self._ranks})
 
     def _settled(self, short: Shortened) -> IntArray | None:
         """By how much later classes should begin so that what is left out makes no difference to when they

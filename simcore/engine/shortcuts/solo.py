@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
@@ -102,6 +102,11 @@ class Solos(Shared):
         """A rank goes on with ``tape``."""
         if isinstance(rank.player, Solo):
             rank.player.cells = self._after(rank.player, tape)
+
+    def keep(self, tapes: Collection[Tape]) -> None:
+        """No rank plays another tape any more."""
+        self.tapes = {tape: calls for tape, calls in self.tapes.items() if tape in tapes}
+        self.cells = {key: cells for key, cells in self.cells.items() if key[0] in tapes}
 
     def _after(self, solo: Solo, tape: Tape) -> Cells:
         known = self.tapes.get(tape)

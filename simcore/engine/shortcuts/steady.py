@@ -137,7 +137,7 @@ def repeated(
         try:
             result, ties = play(settling.graph, None, settling)
         except OutOfStepError as out:
-            begin, events = out.begin_ps, settling.events
+            begin, events = out.begin_ps, out.events
             result, ties = play(settling.graph, begin, None)
     except (SimcoreError, StuckError):  # the whole job says it in its own words
         return None
