@@ -143,3 +143,51 @@ def below_autograd() -> Recording:
             torch.nn.functional.linear(wide, wide)
 
     return record(program)
+
+
+def one_place_has_all() -> Recording:
+    """Rank 1 of four gathers, as a tensor and as an object; rank 0 scatters."""
+    import torch
+    import torch.distributed as dist
+
+    def program() -> None:
+        data = torch.ones(4, device="cuda")  # op 0: 16 bytes
+        dist.gather(data, [torch.empty_like(data) for _ in range(4)], dst=1)  # the allocations are no ops
+        dist.scatter(data, src=0)
+
+    return record(program)
+
+
+def another_dimension() -> Recording:
+    """A DTensor of 8 x 12 floats in four ranks' columns goes to their rows."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor, Shard
+
+    def program() -> None:
+        mesh = dist.device_mesh.init_device_mesh("cuda", (4,))
+        columns = DTensor.from_local(torch.ones(8, 3, device="cuda"), mesh, [Shard(1)])
+        rows = columns.redistribute(mesh, [Shard(0)]).to_local()
+        assert rows.shape == (2, 12)
+
+    return record(program)
+
+
+def in_a_way_of_its_own() -> str:
+    """What is said of an operator that communicates and that nobody has described."""
+    import torch
+    import torch.distributed as dist
+
+    library = torch.library.Library("of_my_own", "FRAGMENT")
+    library.define("sum_of_all(Tensor x, str group_name) -> Tensor")
+    torch.library.register_fake("of_my_own::sum_of_all", lambda x, _: torch.empty_like(x), lib=library)
+
+    def program() -> None:
+        data = torch.ones(4, device="cuda")
+        torch.ops.of_my_own.sum_of_all(data, dist.group.WORLD.group_name)
+
+    try:
+        record(program)
+    except RuntimeError as error:
+        return str(error)
+    return ""

@@ -95,3 +95,23 @@ def test_operators_below_autograd_are_their_kernels(pool: WorkerPool) -> None:
     found: Recording = pool.submit(programs.below_autograd).result()
     assert values(found, "name") == ["aten::ones", "aten::_to_copy", "aten::clone", "aten::mm"]
     assert values(found, "flops")[-1] == 2 * 8**3
+
+
+def test_gathers_and_scatters_go_to_or_come_from_one_place(pool: WorkerPool) -> None:
+    # NCCL groups sends and receives: an exchange whose pieces are one rank's, 16 bytes from (to) each.
+    found: Recording = pool.submit(programs.one_place_has_all).result()
+    assert values(found, "name")[1:] == ["nccl::gather", "nccl::scatter"]
+    assert values(found, "collective")[1:] == ["all_to_all:to=0,1,0,0", "all_to_all:from=1,0,0,0"]
+    assert values(found, "num_bytes")[1:] == [16, 16]
+
+
+def test_another_dimension_of_shards_is_an_exchange(pool: WorkerPool) -> None:
+    # 8 x 3 floats of a rank, in four pieces of 2 x 3; they are joined once they have arrived.
+    found: Recording = pool.submit(programs.another_dimension).result()
+    assert values(found, "collective") == ["", "all_to_all", ""] and values(found, "num_bytes")[1] == 96
+    assert values(found, "name")[2] == "aten::cat" and found.ops[2].waits == (1,)
+
+
+def test_an_operator_that_communicates_in_a_way_of_its_own_is_refused(pool: WorkerPool) -> None:
+    said = pool.submit(programs.in_a_way_of_its_own).result()
+    assert said.startswith("of_my_own::sum_of_all communicates within a process group")

@@ -131,7 +131,7 @@ class AtenOp:
 
     __slots__ = (
         *("allocates", "base", "chooses", "cost", "filled", "finds_overflow", "flops", "has_kernel"),
-        "is_view",
+        *("in_group", "is_view"),
         *("made_of", "masked_at", "name", "random"),
         *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
@@ -175,6 +175,8 @@ class AtenOp:
         self.finds_overflow = self.base == "aten::_amp_foreach_non_finite_check_and_unscale_"
         #: The values of arguments say how many elements come back.
         self.sized_by_values = torch.Tag.dynamic_output_shape in getattr(func, "tags", ())
+        #: Is told a process group by torch's name of it.
+        self.in_group = any(argument.name == "group_name" for argument in schema.arguments)
         #: Draws random numbers.
         self.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         #: Shapes and plain arguments say what comes back.

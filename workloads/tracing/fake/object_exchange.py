@@ -269,12 +269,16 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> No
 def gather_object(
     obj: Any,
     object_gather_list: list[Any] | None = None,
-    dst: int | None = None,  # noqa: ARG001
+    dst: int | None = None,
     group: Any = None,
-    group_dst: int | None = None,  # noqa: ARG001
+    group_dst: int | None = None,
 ) -> None:
-    """``torch.distributed.gather_object``; what it costs on the device is left out."""
-    given = peers.objects_of_all(obj, group or c10d._get_default_group())
+    """``torch.distributed.gather_object``."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    group, place = _peer(group, dst, group_dst)
+    given = peers.objects_of_all(obj, group)
+    _issue_gather((given[0], given[-1]), group, place)
     if object_gather_list is not None:
         object_gather_list[:] = given
 
@@ -296,8 +300,10 @@ def _issue(group: Any, device: Any, sizes: list[int], operation: Any, place: int
             streams.current_stream().synchronize()
 
 
-def _issue_gather(ends: tuple[Any, Any], group: Any) -> None:
-    """Every rank sends as many bytes as the longest has, of which all ranks know what the ``ends`` give."""
+def _issue_gather(ends: tuple[Any, Any], group: Any, root: int | None = None) -> None:
+    """Every rank sends as many bytes as the longest has, of which all ranks know what the ``ends`` give: to
+    the place ``root`` alone, or to all.
+    """
     group = group or c10d._get_default_group()
     where = _device(group, None)
     if where.type != "cuda" or mailbox is None:
@@ -305,7 +311,14 @@ def _issue_gather(ends: tuple[Any, Any], group: Any) -> None:
     longest = max(len(_pickled(one)) for one in ends)
     for count, dtype in ((1, torch.long), (longest, torch.uint8)):
         gathered = empty(count * dist.get_world_size(group), dtype=dtype, device=where)
-        dist.all_gather(list(torch.split(gathered, count)), _host(count, dtype, where), group=group)
+        parts, own = list(torch.split(gathered, count)), _host(count, dtype, where)
+        if root is None or dtype is torch.long:  # sizes, to all
+            dist.all_gather(parts, own, group=group)
+        else:
+            mine = dist.get_rank(group)
+            dist.gather(own, parts if mine == root else None, group=group, group_dst=root)
+            if mine != root:
+                return
         streams.current_stream().synchronize()
 
 

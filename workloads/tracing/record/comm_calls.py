@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from simcore.collectives.kinds.all_to_all import uneven
 from simcore.records import dataclass
 from workloads.tracing.fake.aten_ops import num_bytes, tensors_in
 
@@ -21,7 +22,7 @@ class UnknownCallError(RuntimeError):
 class _Form:
     """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate
     output (argument 0) and input (argument 1); ``size``: whose bytes nccl-tests counts; ``bare``: returns
-    only a Work.
+    only a Work.  ``root``: argument index of the one place that gets ("to") or gives ("from") everything.
     """
 
     collective: str
@@ -30,6 +31,7 @@ class _Form:
     size: str = "output"
     bare: bool = False
     coalesced: bool = False
+    root: int = -1
 
 
 FORMS = {
@@ -47,9 +49,12 @@ FORMS = {
     "reduce_scatter_tensor_coalesced_": _Form("reduce_scatter", size="input", bare=True, coalesced=True),
     "alltoall_": _Form("all_to_all", size="input"),
     "alltoall_base_": _Form("all_to_all", size="input", bare=True),
-    "gather_": _Form("gather", bare=True),
-    "scatter_": _Form("scatter", size="input"),
+    "gather_": _Form("gather", size="input", bare=True, root=3),
+    "scatter_": _Form("scatter", root=3),
 }
+
+#: NCCL groups sends and receives for them: exchanges in which all pieces go to, or come from, one place.
+_ROOTED = {"gather": "to", "scatter": "from"}
 
 P2P = {"send": "send", "recv_": "recv"}
 
@@ -59,7 +64,8 @@ class CollectiveCall:
     """One call.  ``parts`` holds (inputs, outputs) of each collective: several when coalesced.
 
     ``is_async``: runs on the communicator's stream.  ``bare``: the operator returns a Work alone, else
-    (argument 0, Work).  ``uneven``: an exchange in parts of several sizes.
+    (argument 0, Work).  ``uneven``: an exchange in parts of several sizes.  ``root``: the place of a gather
+    or scatter that has everything.
     """
 
     collective: str
@@ -69,10 +75,18 @@ class CollectiveCall:
     is_async: bool
     bare: bool
     uneven: bool = False
+    root: int = -1
 
     def in_place_on_outputs(self) -> CollectiveCall:
         """The same collective on its outputs alone."""
         return replace(self, parts=[(outputs, outputs) for _, outputs in self.parts])
+
+    def kind(self, num_ranks: int) -> str:
+        """What graphs call it among ``num_ranks``."""
+        side = _ROOTED.get(self.collective)
+        if side is None:
+            return self.collective
+        return uneven(side, [int(place == self.root) for place in range(num_ranks)])
 
     @property
     def in_place(self) -> bool:
@@ -118,8 +132,8 @@ def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[Colle
     sizes = [num_bytes((inputs if size == "input" else outputs)[0]) for inputs, outputs in parts]
     if collective == "all_to_all":
         sizes = [_fullest(sizes[0], sources[0], args[1], args[2])]
-    uneven = collective == "all_to_all" and _are_uneven(args[1], args[2])
-    call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True, uneven=uneven)
+    differ = collective == "all_to_all" and _are_uneven(args[1], args[2])
+    call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True, uneven=differ)
     return call, str(args[reduce_at]).lower() if reduce_at >= 0 else ""
 
 
@@ -142,15 +156,16 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
         inputs = outputs if source is None else tensors_in(source, [])
         parts.append(([], []) if form.collective == "barrier" else (inputs, outputs))
         sizes.append(sum(map(num_bytes, inputs if form.size == "input" else outputs)))
-    uneven = False
+    differ = False
     if name == "alltoall_base_":
-        sizes, uneven = [_fullest(sizes[0], args[1], args[3], args[4])], _are_uneven(args[3], args[4])
+        sizes, differ = [_fullest(sizes[0], args[1], args[3], args[4])], _are_uneven(args[3], args[4])
     elif name == "alltoall_":
         sizes = [len(first) * max(num_bytes(tensor) for tensor in (*first, *second))]
-        uneven = _are_uneven([one.numel() for one in (*first, *second)])
+        differ = _are_uneven([one.numel() for one in (*first, *second)])
     # The flag has the default True, which the dispatcher leaves out.
     is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
-    return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare, uneven)
+    root = int(args[form.root]) if form.root >= 0 else -1
+    return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare, differ, root)
 
 
 def _are_uneven(*splits: Sequence[int]) -> bool:

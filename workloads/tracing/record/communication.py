@@ -224,6 +224,7 @@ class CommunicationRecorder:
         waits = self._recorder.order
         reduce_op = functional_op or process_groups.current_reduce_op or "sum"
         phase = "grad_sync" if self._recorder.labels.sharing_gradients else None
+        kind = call.kind(len(members))
         return tuple(
             self._recorder.append(
                 UNEVEN_EXCHANGE if call.uneven else f"nccl::{call.collective}",
@@ -235,9 +236,9 @@ class CommunicationRecorder:
                 waits=waits.frontier(issuing) if call.is_async else waits.take(issuing),
                 launch=launch,
                 group=symbol,
-                collective=call.collective,
+                collective=kind,
                 num_bytes=size,
-                reduce_op=reduce_op if kind_of(call.collective).reduces else "",
+                reduce_op=reduce_op if kind_of(kind).reduces else "",
             )
             for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
         )

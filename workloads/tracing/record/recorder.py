@@ -21,6 +21,7 @@ from workloads.tracing.fake import (
     host_tensors,
     host_values,
     known_values,
+    moved_shards,
     orders,
     sparse_tensors,
     storages,
@@ -33,6 +34,7 @@ from workloads.tracing.fake.expert_routing import ExpertRouting
 from workloads.tracing.fake.known_values import KnownValues
 from workloads.tracing.fake.shape_cache import ShapeCache, view
 from workloads.tracing.fake.storages import StorageRecord, touched_bytes
+from workloads.tracing.record.comm_calls import UnknownCallError
 from workloads.tracing.record.communication import CommunicationRecorder
 from workloads.tracing.record.op_log import OpLog
 
@@ -117,7 +119,7 @@ class Recorder(OpLog, TorchDispatchMode):
                 return made
             # Code that calls nothing of torch works outside of it: then a custom operator is a kernel itself.
             return self._on_shapes(func, operator, args, kwargs)
-        apart = sparse_tensors.takes_apart(operator.base, args)
+        apart = sparse_tensors.takes_apart(operator.base, args) or moved_shards.takes_apart(operator.base)
         apart = apart or grouped_products.takes_apart(operator.base, args, kwargs)
         if apart is not None:
             _push_mode(self)
@@ -132,6 +134,11 @@ class Recorder(OpLog, TorchDispatchMode):
             return self.communication.call(operator.base.removeprefix("c10d::"), args)
         if operator.base.startswith("_c10d_functional::"):
             return self.communication.functional(func, operator.base.partition("::")[2], args, kwargs)
+        if operator.in_group and operator.cost is None:
+            raise UnknownCallError(
+                f"{operator.base} communicates within a process group in a way that cannot be traced; "
+                f"register_cost (--setup) says what it costs if it is to count as a kernel of this rank"
+            )
         if operator.base == "aten::_local_scalar_dense":
             return self._read_value(args[0])
         if operator.base == "aten::is_pinned":
