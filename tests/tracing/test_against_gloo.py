@@ -25,6 +25,7 @@ MODES = {
     "accumulate": 2,
     "checkpoint": 2,
     "lora": 2,
+    "unused": 2,
     "fsdp1": 2,
     "fsdp2": 2,
     "tp": 2,
@@ -84,6 +85,14 @@ def test_functional_collectives_are_waited_for_where_a_real_run_waits(
         if not is_call and any(source in number for source in sources)
     ]
     assert found == expected
+
+
+def test_ddp_is_told_which_parameters_nobody_used(pool: WorkerPool) -> None:
+    trace = events(traced(pool, "unused"))
+    told = next(index for index, one in enumerate(trace) if one.is_call and one.num_bytes == 4 * 3 * 6)
+    # Behind the buckets; before the unused block's gradients are left as they were the host waits for it.
+    assert told == max(index for index, one in enumerate(trace) if one.is_call)
+    assert [one.name for one in trace if told in one.waits] == ["aten::copy_"]
 
 
 def test_ddp_waits_for_each_bucket_before_it_copies_gradients_out(pool: WorkerPool) -> None:

@@ -1,7 +1,7 @@
 """A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
 
-``small.py MODE``: ddp, accumulate, checkpoint, lora, fsdp1, fsdp2, tp, fsdp2_tp, hsdp, beside (a gather that
-the model does not use).
+``small.py MODE``: ddp, accumulate, checkpoint, lora, unused (a block is), fsdp1, fsdp2, tp, fsdp2_tp, hsdp,
+beside (a gather that the model does not use).
 """
 
 import contextlib
@@ -53,10 +53,17 @@ class Block(nn.Module):
         return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
 
 
+class Skipping(nn.Sequential):
+    """The second block is not used."""
+
+    def forward(self, x):
+        return self[2](self[0](x))
+
+
 def wrap(model, mode, device):
     kind, world = device.type, dist.get_world_size()
-    if mode in ("ddp", "accumulate", "checkpoint", "lora"):
-        return DistributedDataParallel(model, bucket_cap_mb=0.2)
+    if mode in ("ddp", "accumulate", "checkpoint", "lora", "unused"):
+        return DistributedDataParallel(model, bucket_cap_mb=0.2, find_unused_parameters=mode == "unused")
     if mode == "fsdp1":
         policy = ModuleWrapPolicy({Block})
         return FullyShardedDataParallel(
@@ -89,7 +96,8 @@ def main(mode, steps=3):
     if on_gpu:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    model = nn.Sequential(*(Block(mode == "checkpoint") for _ in range(BLOCKS))).to(device)
+    blocks = (Block(mode == "checkpoint") for _ in range(BLOCKS))
+    model = (Skipping if mode == "unused" else nn.Sequential)(*blocks).to(device)
     if mode == "lora":
         model.requires_grad_(False)
         for block in model:

@@ -46,6 +46,15 @@ def _move_states(params: list[Any], buffers: list[Any], device: torch.device) ->
             move(tensor, lambda old: old.to(device))
 
 
+#: Marks integers of the device that lie in memory of the host.
+_OF_DEVICE = "_simcore_of_device"
+
+
+def of_device(tensor: Any) -> bool:
+    """Whether DDP's reducer made ``tensor`` on the device, though it is memory of the host."""
+    return hasattr(tensor, _OF_DEVICE)
+
+
 class _HostIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The reducer fills small int32 tensors through raw pointers: they must be real memory of the host."""
 
@@ -53,7 +62,10 @@ class _HostIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         if func in (_EMPTY, _ZEROS) and kwargs.get("dtype") == torch.int32:
             with _disable_current_modes():
-                return func(*args, **{**kwargs, "device": "cpu", "pin_memory": False})
+                made = func(*args, **{**kwargs, "device": "cpu", "pin_memory": False})
+            if torch.device(kwargs.get("device") or "cpu").type == "cuda":
+                setattr(made, _OF_DEVICE, True)
+            return made
         if func is _COPY and not isinstance(args[0], FakeTensor):
             with _disable_current_modes():
                 return func(*args, **kwargs)

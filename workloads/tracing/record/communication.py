@@ -23,6 +23,7 @@ from simcore.graph.ops import OpKind
 from workloads.tracing.fake import object_exchange, process_groups, streams
 from workloads.tracing.fake.aten_ops import is_on_device, num_bytes, tensors_in
 from workloads.tracing.fake.known_exchange import exchange, transfer
+from workloads.tracing.fake.parallel_patches import of_device
 from workloads.tracing.record.comm_calls import (
     P2P,
     CollectiveCall,
@@ -310,7 +311,7 @@ def _stays_on_host(call: CollectiveCall) -> bool:
     """Tensors of the host travel by gloo; a barrier goes where its group's backend says."""
     tensors = [tensor for inputs, outputs in call.parts for tensor in (*inputs, *outputs)]
     return (
-        not any(map(is_on_device, tensors))
+        not any(is_on_device(one) or of_device(one) for one in tensors)
         if tensors
         else process_groups.on_host(process_groups.unbox(call.group))
     )

@@ -23,6 +23,7 @@ from workloads.tracing.fake import (
     known_values,
     moved_shards,
     orders,
+    parallel_patches,
     sparse_tensors,
     storages,
     streams,
@@ -144,10 +145,30 @@ class Recorder(OpLog, TorchDispatchMode):
         if operator.base == "aten::is_pinned":
             return not is_on_device(args[0])
         if not of_shapes:
+            if operator.base == "aten::copy_":
+                self._copies_integers(args[0], args[1])
             result: Any = host_tensors.run(func, operator, args, kwargs)
             if result is not NotImplemented:
                 return result
         return self._on_shapes(func, operator, args, kwargs)
+
+    def _copies_integers(self, to: Any, source: Any) -> None:
+        """DDP's reducer tells its device which parameters were used, and waits to be told of all ranks."""
+        if not self.recording or parallel_patches.of_device(to) == parallel_patches.of_device(source):
+            return
+        stream = streams.current_stream().stream_id
+        if parallel_patches.of_device(source):
+            self.host_waits("aten::copy_", stream)
+        else:
+            size = num_bytes(to)
+            waits = self.order.take(stream)
+            self.append(
+                *("aten::copy_", OpKind.MEMCPY, stream),
+                op_class="copy",
+                outputs=[to],
+                waits=waits,
+                traffic=(size, size),
+            )
 
     def _on_shapes(self, func: Any, operator: AtenOp, given: Any, named: dict[str, Any]) -> Any:
         """Run a call in which the device has a part: shapes and, where they are known, values."""
