@@ -35,11 +35,13 @@ class SimulatedTables:
         self._ops = GraphColumns(graph)
         self._gathered: dict[tuple[int, int, int], ProgramColumns] = {}
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows of the ranks that stand for classes."""
         lengths = np.diff(self._graph.template_start)
-        return sum(int(lengths[self._graph.programs[program].template].sum()) for program in self._programs)
+        programs, counts = np.unique(self._programs, return_counts=True)
+        rows = [int(lengths[self._graph.programs[program].template].sum()) for program in programs.tolist()]
+        return int(np.dot(rows, counts))
 
     @property
     def spans(self) -> list[tuple[int, int]]:

@@ -70,9 +70,13 @@ class Shortened:
         many repetitions later it happens, when the repetition that ends before op ``cut`` comes again.
         """
         _, size, _ = self.repeated(program)
-        op = np.arange(int(self.first_ops(program)[-1]) + self.left_out * size)
-        later = np.clip((op - (cut - size)) // size, 0, self.left_out)
-        return op - later * size, later
+        num_ops = int(self.first_ops(program)[-1])
+        later = np.empty(num_ops + self.left_out * size, dtype=np.int64)
+        later[:cut] = 0
+        behind = cut + self.left_out * size
+        later[cut:behind] = np.repeat(np.arange(1, self.left_out + 1), size)
+        later[behind:] = self.left_out
+        return np.arange(len(later)) - later * size, later
 
 
 @dataclass(frozen=True)
