@@ -215,51 +215,6 @@ def test_a_step_that_is_captured_is_a_step(pool: WorkerPool, tmp_path: Path) -> 
     }
 
 
-def test_sparse_gradients_are_rows_of_a_table(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "sparse", tmp_path, script="layouts").values()
-    touched = {
-        (name, read, written)
-        for phase, name, read, written in rows(found, "phase", "name", "bytes_read", "bytes_written")
-        if name == "aten::index_add_" and phase == "optimizer"
-    }
-    # A row has 4 floats, its place 8 bytes.  SGD adds six rows; SparseAdam one for each of three words, to
-    # two moments and to the table.
-    assert touched == {("aten::index_add_", 6 * (16 + 8), 6 * 16), ("aten::index_add_", 3 * (16 + 8), 3 * 16)}
-    assert names(found).count("aten::index_add_") == 1 + 3
-    assert names(found).count("coalesceValuesKernel") == 2  # the program's own, SparseAdam's
-    (looked_up,) = [
-        read for name, read in rows(found, "name", "bytes_read") if name == "aten::_embedding_bag"
-    ]
-    assert looked_up == 6 * (16 + 8) + 2 * 8  # rows, their places, where bags begin
-
-
-def test_a_sparse_matrix_multiplies_by_its_entries(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "neighbours", tmp_path, script="layouts").values()
-    product, by_entries = 2 * 4 * 4 * 4, 2 * 5 * 4
-    assert (flops(found, "fwd"), flops(found, "bwd")) == (product + by_entries, product + by_entries)
-
-
-def test_jagged_tensors_attend_within_their_sequences(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "jagged", tmp_path, script="layouts").values()
-    product, scores = 2 * 14 * 32 * 32, 4 * (5 * 5 + 9 * 9) * 32
-    assert (flops(found, "fwd"), flops(found, "bwd")) == (product + scores, product + scores * 5 // 2)
-
-
-def test_attention_is_what_torch_chooses_on_the_gpu(pool: WorkerPool, tmp_path: Path) -> None:
-    """As measured on an H200 with torch 2.11: cuDNN's for 16 bits, memory-efficient for fp32."""
-    found = trace(pool, "chosen", tmp_path, script="layouts")[1]
-    release = tuple(map(int, dict(found.versions)["torch"].split(".")[:2]))
-    first = "cudnn" if release >= (2, 11) else "flash"
-    chosen = [op.removeprefix("aten::_scaled_dot_product_") for op in names(found) if "scaled_dot" in op]
-    # bf16, causal and not; fp32; heads of 256, for which cuDNN is not trained; without cuDNN; with a mask;
-    # with one that is learnt, of which cuDNN gives no gradient.
-    masked = "cudnn" if first == "cudnn" else "efficient"
-    expected = [f"{first}_attention", f"{first}_attention_full", "efficient_attention_full"]
-    expected += ["flash_attention", "flash_attention", f"{masked}_attention_full", "efficient_attention_full"]
-    assert [op for op in chosen if "backward" not in op] == expected
-    assert sorted(op.replace("_backward", "") for op in chosen if "backward" in op) == sorted(expected)
-
-
 def test_weights_of_elsewhere_decide_nothing(pool: WorkerPool, tmp_path: Path) -> None:
     found = trace(pool, "downloaded", tmp_path, script="around")[1]
     assert flops(found) == 2 * (2 * 2 * 4 * 4)

@@ -1,4 +1,4 @@
-"""Tensors that are not dense: ``layouts.py sparse | neighbours | jagged | chosen``."""
+"""Tensors that are not dense: ``layouts.py sparse | neighbours | by_rows | moved | jagged | ...``."""
 
 import sys
 
@@ -44,6 +44,41 @@ class Times(nn.Module):
 
     def forward(self, x):
         return torch.sparse.mm(self.matrix, x)
+
+
+def by_rows():
+    """Entries by rows, made there."""
+    torch.ones(2, 2, device="cuda").to_sparse_csr()
+
+
+def moved():
+    """Entries by rows, made on the host, where they are used."""
+    matrix = torch.ones(2, 2).to_sparse_csr()
+    assert (matrix @ matrix).to_dense().tolist() == [[2.0, 2.0]] * 2
+    matrix.cuda()
+
+
+def packed():
+    """Sequences packed into one, as many tokens as they have."""
+    table = nn.Embedding(10, 32, device="cuda")
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    for _ in range(3):
+        for lengths in ([5, 9], [4, 3]):
+            heads = table(torch.zeros(1, sum(lengths), dtype=torch.long, device="cuda")).unflatten(-1, [4, 8])
+            heads = heads.transpose(1, 2)
+            nn.functional.scaled_dot_product_attention(heads, heads, heads).sum().backward()
+        optimizer.step()
+
+
+def masked():
+    """One mask is of more floats than are followed, the other of as many."""
+    model = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        large, small = (torch.arange(float(n)).cuda().add(1.0) < n for n in (5000, 4096))
+        assert small.any().item() and not small.all().item()
+        model(torch.zeros(4 if large.any().item() else 2, 4, device="cuda")).sum().backward()
+        optimizer.step()
 
 
 def jagged():

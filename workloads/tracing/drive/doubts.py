@@ -37,6 +37,12 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
             "integers that are not known were answered by the least that they can be, sizes or loops may "
             f"depend on them{advice}"
         )
+    large = [one for one in assumed if one["rule"].startswith("computed of more elements")]
+    if large:
+        found.append(
+            "values that follow from the host's were too large to be followed; branches may depend on what "
+            f"was answered instead{_advice(large)}"
+        )
     counted = [one for one in assumed if one["kind"] == "share"]
     if counted:
         found.append(

@@ -31,6 +31,7 @@ from workloads.tracing.fake.known_values import (
     rely_on,
     remember_value,
     values_of,
+    was_too_large,
 )
 from workloads.tracing.fake.true_counts import most_true
 from workloads.tracing.sites import asserted, is_asked_by
@@ -49,8 +50,9 @@ _INITIALISERS = (
     "orthogonal_",
 )
 
-#: The rule by which an integer that is not known is answered.
+#: The rules by which an integer that is not known is answered, and what would be known if it were smaller.
 UNKNOWN_INTEGER = "an unknown integer"
+TOO_LARGE = "computed of more elements than are followed"
 
 #: Told of a tensor that the host reads as a whole, and of the name of what reads it.
 on_host_read: Callable[[torch.Tensor, str], None] | None = None
@@ -85,6 +87,8 @@ def rule_of(kind: str, tensor: torch.Tensor) -> str:
         return "values are finite, and valid where distributions check them"
     if tensor.dtype == torch.bool and asserted() is not None:
         return "what a program asserts, or raises otherwise, is so"
+    if was_too_large(tensor):
+        return TOO_LARGE
     if tensor.dtype == torch.bool:
         where = "host, true" if tensor.device.type == "cpu" else "device, false"
         return f"an unknown truth value of the {where}"

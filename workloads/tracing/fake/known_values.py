@@ -5,8 +5,9 @@ Note [Known values]
     make it are computed for real beside the run on shapes, as a compiler folds constants.  Values belong to
     storages, so views share them and what is written in place is seen by all.  Tensors of up to
     :data:`MOST_FLOATS` floats, :data:`MOST_INTEGERS` integers or truth values are followed; more integers
-    once experts are chosen, since sizes follow from them.  A tensor that is written with what is not known
-    forgets.
+    once experts are chosen, since sizes follow from them.
+    What is computed of larger ones is marked: a program that asks for it gets an answer that only looks like
+    one of the model's.  A tensor that is written with what is not known forgets.
 
     Comparisons with infinity and with itself (``isfinite``, ``isnan``) have one presumed answer for all
     elements whatever the tensor holds: training is taken to stay finite.  Integers that a program clamps from
@@ -40,6 +41,8 @@ _VALUES = "_simcore_values"
 _PRESUMED = "_simcore_presumed"
 _LEAST = "_simcore_least"
 _CHOICES = "_simcore_choices"
+#: Only for its size, or that of what it was computed from, is not known what it holds.
+_TOO_LARGE = "_simcore_too_large"
 #: How many elements can be true (``true_counts``).
 MOST_TRUE = "_simcore_most_true"
 #: Operators whose values follow from shapes and numbers alone.
@@ -118,6 +121,11 @@ def least(tensor: torch.Tensor) -> int:
     return int(getattr(tensor.untyped_storage(), _LEAST, 0))
 
 
+def was_too_large(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` would be known but for the size of what it was computed from."""
+    return hasattr(tensor.untyped_storage(), _TOO_LARGE)
+
+
 def chosen_by(tensor: torch.Tensor, tell: Callable[[], None]) -> None:
     """Values of ``tensor`` rest on a choice: ``tell`` is called when the program comes to rely on it."""
     setattr(tensor.untyped_storage(), _CHOICES, {id(tell): tell})
@@ -166,6 +174,7 @@ def forget(tensors: list[torch.Tensor]) -> None:
                 found.pop(_PRESUMED, None)
                 found.pop(_LEAST, None)
                 found.pop(MOST_TRUE, None)
+                found.pop(_TOO_LARGE, None)
                 found.pop(_CHOICES, None)
 
 
@@ -198,10 +207,28 @@ class KnownValues:
         open_to = operator.base not in _NEVER and not drawn
         known = open_to and self._fold(func, operator, args, kwargs, outputs)
         if not known:
+            too_large = open_to and self._is_too_large(operator, args, kwargs, outputs)
             if operator.writes:
                 forget(outputs)
             _presume(operator.base, args, kwargs, outputs)
+            for output in outputs if too_large else ():
+                if isinstance(output, FakeTensor) and output.layout is torch.strided:
+                    setattr(output.untyped_storage(), _TOO_LARGE, True)
         return known
+
+    def _is_too_large(
+        self, operator: AtenOp, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]
+    ) -> bool:
+        """Whether only sizes are why the result is not known, asked before it is forgotten."""
+        tensors = [] if operator.base in _MADE else tensors_in(list(kwargs.values()), tensors_in(args, []))
+        if operator.base in _FILLING and _is_whole(tensors[0]):
+            tensors = tensors[1:]
+        elif not tensors and operator.base not in _MADE:
+            return False
+        held = [one for one in tensors if not _is_known(one)]
+        if not all(isinstance(one, FakeTensor) and _is_marked(one) for one in held):
+            return False
+        return bool(held) or not all(map(self.fits, tensors)) or not all(map(self.fits, outputs))
 
     def _is_decided(self, answer: bool, args: Any, outputs: list[torch.Tensor]) -> bool:
         """Truth values (or bits, of which none is kept), of which one operand alone decides every one: a
@@ -291,14 +318,23 @@ def _is_known(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and hasattr(tensor.untyped_storage(), _VALUES)
 
 
+def _is_marked(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and was_too_large(tensor)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is all of its storage."""
+    num_bytes = tensor.numel() * tensor.element_size()
+    return tensor.layout is torch.strided and 0 < num_bytes == tensor.untyped_storage().nbytes()
+
+
 def _give_memory(tensor: torch.Tensor) -> None:
     """A tensor that is written whole, and is all of its storage, can be known whatever it held before."""
-    if not isinstance(tensor, FakeTensor) or _is_known(tensor) or tensor.layout is not torch.strided:
-        return
-    storage = tensor.untyped_storage()
-    if tensor.numel() and storage.nbytes() == tensor.numel() * tensor.element_size():
+    if isinstance(tensor, FakeTensor) and not _is_known(tensor) and _is_whole(tensor):
         with torch._C._DisableTorchDispatch():
-            setattr(storage, _VALUES, _on_host(tensor.numel(), tensor.dtype).untyped_storage())
+            setattr(
+                tensor.untyped_storage(), _VALUES, _on_host(tensor.numel(), tensor.dtype).untyped_storage()
+            )
 
 
 def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:

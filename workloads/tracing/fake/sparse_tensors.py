@@ -30,7 +30,7 @@ class UnknownSparseError(NotImplementedError):
     """An operator is asked of sparse tensors that nobody has taken apart."""
 
     def __init__(self, operator: str) -> None:
-        super().__init__(f"{operator} of sparse tensors of the GPU is not known to the tracer")
+        super().__init__(f"sparse tensors of the GPU: {operator} is not known to the tracer")
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +55,24 @@ def made(
     return result
 
 
-def takes_apart(base: str, args: Any) -> Callable[..., Any] | None:
+#: Rows, columns or blocks of entries: layouts that are refused where the device has a part.
+_IN_ROWS = {
+    f"aten::_to_{layout}": f"torch.{layout}"
+    for layout in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+}
+
+
+def _refuse_rows(base: str, args: Any, kwargs: dict[str, Any]) -> None:
+    """UnknownSparseError where a call makes a sparse tensor of the GPU in rows, or moves one there."""
+    made_as = str(kwargs["layout"]) if "layout" in kwargs else _IN_ROWS.get(base, "")
+    if base == "aten::_to_copy":
+        made_as = str(args[0].layout)
+    device = kwargs.get("device") or next((one.device for one in tensors_in(args, [])), None)
+    if made_as in _IN_ROWS.values() and device is not None and torch.device(device).type == "cuda":
+        raise UnknownSparseError(f"the layout {made_as} (entries by rows, columns or blocks)")
+
+
+def takes_apart(base: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """What runs an operator of which an argument is sparse, or the result may be; None: there is none.
 
     Errors: UnknownSparseError.
@@ -63,6 +80,8 @@ def takes_apart(base: str, args: Any) -> Callable[..., Any] | None:
     if base == "aten::_embedding_bag_backward" and args[9]:
         return lambda *given, func, **named: _bag_gradient(*given, **named)  # noqa: ARG005
     moves = base == "aten::_to_copy"  # maybe from the host
+    if moves or base in _IN_ROWS or "layout" in kwargs:
+        _refuse_rows(base, args, kwargs)
     if not seen and not moves:
         return None
     if base.startswith("c10d::"):
@@ -215,7 +234,7 @@ def _mask(dense: torch.Tensor, mask: torch.Tensor, *_: Any, **__: Any) -> torch.
 def _product(matrix: torch.Tensor, dense: torch.Tensor, *, into: torch.Tensor | None = None) -> torch.Tensor:
     """A sparse matrix times a dense one, by rows of entries (cuSPARSE's SpMM)."""
     if matrix.layout is not torch.sparse_coo or dense.layout is torch.sparse_coo:
-        raise UnknownSparseError("a product by")
+        raise UnknownSparseError("a product with another sparse tensor")
     indices, values = parts_of(matrix)
     found = dense.new_empty(matrix.shape[0], dense.shape[1])
     added = [] if into is None else [into]

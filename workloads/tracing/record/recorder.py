@@ -120,7 +120,8 @@ class Recorder(OpLog, TorchDispatchMode):
                 return made
             # Code that calls nothing of torch works outside of it: then a custom operator is a kernel itself.
             return self._on_shapes(func, operator, args, kwargs)
-        apart = sparse_tensors.takes_apart(operator.base, args) or moved_shards.takes_apart(operator.base)
+        apart = sparse_tensors.takes_apart(operator.base, args, kwargs)
+        apart = apart or moved_shards.takes_apart(operator.base)
         apart = apart or grouped_products.takes_apart(operator.base, args, kwargs)
         if apart is not None:
             _push_mode(self)

@@ -17,8 +17,8 @@ _ATTENDS = ("attention", "softmax")
 
 @dataclass(frozen=True)
 class TokensOfStep:
-    """``total`` over all ranks (0: not known), in microbatches of ``sequences`` of ``length`` (1 and 0 where
-    they differ, or where sequences are packed into one).
+    """``total`` over all ranks (0: not known), in microbatches of ``sequences`` of ``length``: where they
+    differ, or are packed into one, a microbatch counts as one sequence of the most tokens that one has.
     """
 
     total: int = 0
@@ -54,7 +54,7 @@ def tokens_of_step(trace: RankTrace, dims: Mapping[str, int]) -> TokensOfStep:
     dp, cp = (dims.get(name, 1) for name in ("dp", "cp"))
     total = sum(map(math.prod, microbatches)) * dp * cp
     if dims_of_tokens == 1 or len(set(microbatches)) != 1:
-        return TokensOfStep(total)
+        return TokensOfStep(total, 1, max(map(math.prod, microbatches), default=0) * cp)
     *sequences, length = microbatches[0]
     return TokensOfStep(total, math.prod(sequences), length * cp)
 

@@ -1,0 +1,90 @@
+"""Tensors that are not dense, packed or large: what is launched for them, and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from tests.tracing.small_jobs import rows
+from tests.tracing.test_habits import flops, names, trace
+from workloads.tracing.drive.doubts import doubts
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.record.tokens import TokensOfStep, tokens_of_step
+
+
+def test_sparse_gradients_are_rows_of_a_table(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "sparse", tmp_path, script="layouts").values()
+    touched = {
+        (name, read, written)
+        for phase, name, read, written in rows(found, "phase", "name", "bytes_read", "bytes_written")
+        if name == "aten::index_add_" and phase == "optimizer"
+    }
+    # A row has 4 floats, its place 8 bytes.  SGD adds six rows; SparseAdam one for each of three words, to
+    # two moments and to the table.
+    assert touched == {("aten::index_add_", 6 * (16 + 8), 6 * 16), ("aten::index_add_", 3 * (16 + 8), 3 * 16)}
+    assert names(found).count("aten::index_add_") == 1 + 3
+    assert names(found).count("coalesceValuesKernel") == 2  # the program's own, SparseAdam's
+    (looked_up,) = [
+        read for name, read in rows(found, "name", "bytes_read") if name == "aten::_embedding_bag"
+    ]
+    assert looked_up == 6 * (16 + 8) + 2 * 8  # rows, their places, where bags begin
+
+
+def test_a_sparse_matrix_multiplies_by_its_entries(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "neighbours", tmp_path, script="layouts").values()
+    product, by_entries = 2 * 4 * 4 * 4, 2 * 5 * 4
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (product + by_entries, product + by_entries)
+
+
+@pytest.mark.parametrize("made", ["by_rows", "moved"])
+def test_sparse_matrices_by_rows_are_refused_by_name(made: str, pool: WorkerPool, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the layout torch.sparse_csr .* not known(.|\n)*layouts.py:"):
+        trace(pool, made, tmp_path, script="layouts")
+
+
+def test_microbatches_of_other_lengths_have_the_longest(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "packed", tmp_path, script="layouts").values()
+    assert tokens_of_step(found, {"dp": 2}) == TokensOfStep(total=2 * (14 + 7), sequences=1, length=14)
+
+
+def test_jagged_tensors_attend_within_their_sequences(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "jagged", tmp_path, script="layouts").values()
+    product, scores = 2 * 14 * 32 * 32, 4 * (5 * 5 + 9 * 9) * 32
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (product + scores, product + scores * 5 // 2)
+
+
+def test_attention_is_what_torch_chooses_on_the_gpu(pool: WorkerPool, tmp_path: Path) -> None:
+    """As measured on an H200 with torch 2.11: cuDNN's for 16 bits, memory-efficient for fp32."""
+    found = trace(pool, "chosen", tmp_path, script="layouts")[1]
+    release = tuple(map(int, dict(found.versions)["torch"].split(".")[:2]))
+    first = "cudnn" if release >= (2, 11) else "flash"
+    chosen = [op.removeprefix("aten::_scaled_dot_product_") for op in names(found) if "scaled_dot" in op]
+    # bf16, causal and not; fp32; heads of 256, for which cuDNN is not trained; without cuDNN; with a mask;
+    # with one that is learnt, of which cuDNN gives no gradient.
+    masked = "cudnn" if first == "cudnn" else "efficient"
+    expected = [f"{first}_attention", f"{first}_attention_full", "efficient_attention_full"]
+    expected += ["flash_attention", "flash_attention", f"{masked}_attention_full", "efficient_attention_full"]
+    assert [op for op in chosen if "backward" not in op] == expected
+    assert sorted(op.replace("_backward", "") for op in chosen if "backward" in op) == sorted(expected)
+
+
+def test_what_is_too_large_to_be_followed_is_said(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "masked", tmp_path, script="layouts").values()
+    (asked,) = {asked for asked, _ in found.asked}
+    assert (asked.rule, asked.answer) == ("computed of more elements than are followed", 0.0)
+    told = {"site": asked.site, "kind": asked.kind, "answer": 0.0, "rule": asked.rule, "overridden": False}
+    ops = SimpleNamespace(
+        flops=np.ones(1),
+        kind=np.zeros(1),
+        name=np.array([""]),
+        module=np.array([""]),
+        out_shapes=np.array([""]),
+    )
+    (doubt,) = doubts(cast("Graph", SimpleNamespace(ops=ops)), [told])
+    assert "too large" in doubt and f"--value {asked.site}=" in doubt and "layouts.py:" in asked.site
