@@ -16,11 +16,11 @@ from workloads.tracing.recipes.megatron.short_runs import ShortRuns
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 INTERLEAVED = job(
-    layers=8, pp=4, virtual_pipeline=2, microbatches=32, precision="bf16", sequence_parallel=True,
+    layers=8, pp=4, virtual_pipeline=2, microbatches=16, precision="bf16", sequence_parallel=True,
     recompute="none",
 )  # fmt: skip
 SHARDED = job(
-    layers=4, tp=1, pp=2, dp=2, virtual_pipeline=2, microbatches=32, precision="bf16",
+    layers=4, tp=1, pp=2, dp=2, virtual_pipeline=2, microbatches=16, precision="bf16",
     distributed_optimizer=True, overlap_grad_reduce=True, overlap_param_gather=True,
 )  # fmt: skip
 
