@@ -173,7 +173,7 @@ def _users(timeline: Timeline, name: str) -> tuple[tuple[str, str, float, float]
     columns = ("name", "kind", "group", "bytes", "flops", "start_ps", "end_ps", "alone_ps")
     rows = timeline.rank_rows(rank, columns)
     totals = Totals(("name", "group"))
-    totals.add(rows, rows.are("kind", COMMUNICATION_KINDS))
+    totals.add(rows, np.flatnonzero(rows.are("kind", COMMUNICATION_KINDS)))
     found = [
         (op, group, total.num_bytes / rows.num_ranks, s_from_ps(total.time_ps / rows.num_ranks))
         for (op, group), total in totals.by_key.items()

@@ -117,8 +117,8 @@ def rank_passes(rows: RankRows, step_ps: int, *, together: bool = False) -> Rank
 
 
 def _axes(rows: RankRows, communication: BoolArray) -> dict[str, IntArray]:
-    names, axis = communication_by_axis(rows, communication)
     places = np.flatnonzero(communication)
+    names, axis = communication_by_axis(rows, places)
     return {name: places[axis == number] for number, name in enumerate(names)}
 
 

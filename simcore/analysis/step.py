@@ -116,7 +116,7 @@ def analyse(timeline: Timeline) -> StepAnalysis:
         seen = RankWork.of(rows)
         kernels.add(rows, seen.compute)
         collectives.add(rows, seen.communication)
-        phases.add(rows, seen.compute | seen.communication)
+        phases.add(rows, seen.busy)
         ranks.append(_rank_step(seen, step_ps))
         for name, ps in parts_of(seen, info).items():
             parts[name] += ps * rows.num_ranks
@@ -149,8 +149,7 @@ def _rank_step(seen: RankWork, step_ps: int) -> RankStep:
     rows, compute, communication = seen.rows, seen.compute, seen.communication
     ready, start, end = seen.ready, seen.start, seen.end
     on_gpu = Intervals.union(ready[communication], end[communication])
-    collectives = communication & ~seen.p2p
-    collecting = Intervals.union(start[collectives], end[collectives])
+    collecting = Intervals.union(start[seen.collectives], end[seen.collectives])
     contention = (end - start) - rows.ints("alone_ps")
     return RankStep(
         rank=rows.rank,

@@ -29,6 +29,7 @@ from simcore.timeline.reader import RankRows
 from simcore.units import PS_PER_S
 
 BoolArray = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 
 #: Parts in their order, with what they are.
 PARTS: Final = {
@@ -73,14 +74,16 @@ class Waterfall:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What analyses ask of a rank's rows: masks of its kernels, of what communicates, and of messages among
-    that; its times, ps, and when kernels and communication are under way.
+    """What analyses ask of a rank's rows: where its kernels are, what communicates, both, and messages and
+    collectives among that; its times, ps, and when kernels and communication are under way.
     """
 
     rows: RankRows
-    compute: BoolArray
-    communication: BoolArray
-    p2p: BoolArray
+    compute: Places
+    communication: Places
+    busy: Places
+    p2p: Places
+    collectives: Places
     ready: IntArray
     start: IntArray
     end: IntArray
@@ -90,10 +93,15 @@ class RankWork:
     @classmethod
     def of(cls, rows: RankRows) -> RankWork:
         """From rows with kinds and times."""
-        compute, communication = rows.are("kind", COMPUTE_KINDS), rows.are("kind", COMMUNICATION_KINDS)
+        kinds = (
+            COMPUTE_KINDS, COMMUNICATION_KINDS, COMPUTE_KINDS + COMMUNICATION_KINDS, P2P_KINDS,
+            tuple(kind for kind in COMMUNICATION_KINDS if kind not in P2P_KINDS),
+        )  # fmt: skip
+        places = rows.found("places", lambda: [np.flatnonzero(rows.are("kind", kind)) for kind in kinds])
+        compute, communication, busy, p2p, collectives = places
         start, end = rows.ints("start_ps"), rows.ints("end_ps")
         return cls(
-            rows, compute, communication, rows.are("kind", P2P_KINDS), rows.ints("ready_ps"), start, end,
+            rows, compute, communication, busy, p2p, collectives, rows.ints("ready_ps"), start, end,
             Intervals.union(start[compute], end[compute]),
             Intervals.union(start[communication], end[communication]),
         )  # fmt: skip
@@ -125,28 +133,22 @@ def parts_of(seen: RankWork, info: RunInfo) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
 
     own, contended = _claimed(rows, compute, None)
-    model, again = rows.are("phase", _MODEL_PHASES)[compute], rows.are("phase", ("recompute",))[compute]
-    products = model & _by_products(rows, compute, info)
-    found["products"] = int(own[products].sum())
-    found["memory_bound"] = int(own[model & ~products].sum())
-    found["recompute"] = int(own[again].sum())
-    found["optimizer"] = int(own[~model & ~again].sum())
+    for name, chosen in rows.found("kernels by part", lambda: _kernels(rows, compute, info)):
+        found[name] = int(own[chosen].sum())
     found["kernel_contention"] = int(contended.sum())
 
     own, contended = _claimed(rows, communication, seen.computing)
     found["communication_contention"] = int(contended.sum())
-    axes, axis = communication_by_axis(rows, communication)
-    for number, name in enumerate(axes):
-        found[name] += int(own[axis == number].sum())
+    for name, chosen in rows.found("communication by part", lambda: _by_axis(rows, communication)):
+        found[name] = int(own[chosen].sum())
 
     idle = seen.computing.joined(seen.communicating).rest_of(step_ps)
     stages = info.workload.dims.get("pp", 1) > 1
-    last = int(seen.end[compute | communication].max(initial=0))
+    last = int(seen.end[seen.busy].max(initial=0))
     behind = Intervals(np.array([last]), np.array([step_ps])) if last < step_ps else Intervals.none()
     messages = Intervals.union(ready[seen.p2p], start[seen.p2p])
     awaited = messages.joined(behind) if stages else messages
-    others = communication & ~seen.p2p
-    peers = Intervals.union(ready[others], start[others])
+    peers = Intervals.union(ready[seen.collectives], start[seen.collectives])
     peers = peers if stages else peers.joined(behind)
     bubble = awaited.overlap(idle)
     found["bubble"] = bubble
@@ -180,7 +182,7 @@ def clocks(info: RunInfo) -> tuple[float, float]:
     return keeps.clock, keeps.slowest_clock(info.workload.world_size)
 
 
-def _claimed(rows: RankRows, chosen: BoolArray, taken: Intervals | None) -> tuple[IntArray, IntArray]:
+def _claimed(rows: RankRows, chosen: Places, taken: Intervals | None) -> tuple[IntArray, IntArray]:
     """Of the ``chosen`` ops, in their order: time that is theirs alone, and what sharing adds, ps.
 
     A moment of several goes to the one that began first; one that is ``taken`` already to none.  Both add up
@@ -212,7 +214,22 @@ def claimed(start: IntArray, end: IntArray, taken: Intervals | None = None) -> I
     return theirs
 
 
-def _by_products(rows: RankRows, compute: BoolArray, info: RunInfo) -> BoolArray:
+def _kernels(rows: RankRows, compute: Places, info: RunInfo) -> list[tuple[str, Places]]:
+    """Parts of kernels of the model and others, with places among the ``compute`` rows."""
+    model, again = rows.are("phase", _MODEL_PHASES)[compute], rows.are("phase", ("recompute",))[compute]
+    products = model & _by_products(rows, compute, info)
+    masks = (products, model & ~products, again, ~model & ~again)
+    names = ("products", "memory_bound", "recompute", "optimizer")
+    return [(name, np.flatnonzero(mask)) for name, mask in zip(names, masks, strict=True)]
+
+
+def _by_axis(rows: RankRows, communication: Places) -> list[tuple[str, Places]]:
+    """Parts that the ``communication`` rows belong to, with places among them."""
+    axes, axis = communication_by_axis(rows, communication)
+    return [(name, np.flatnonzero(axis == number)) for number, name in enumerate(axes)]
+
+
+def _by_products(rows: RankRows, compute: Places, info: RunInfo) -> BoolArray:
     """Kernels whose flops take longer at the peak than their bytes at the memory's bandwidth."""
     gpu: Mapping[str, Any] = info.cluster.get("gpu", {})
     flops, num_bytes = rows.ints("flops")[compute], rows.ints("bytes")[compute]
@@ -223,7 +240,7 @@ def _by_products(rows: RankRows, compute: BoolArray, info: RunInfo) -> BoolArray
     return bound
 
 
-def communication_by_axis(rows: RankRows, communication: BoolArray) -> tuple[list[str], IntArray]:
+def communication_by_axis(rows: RankRows, communication: Places) -> tuple[list[str], IntArray]:
     """Parts that the ``communication`` rows belong to, and which one each belongs to."""
     keys, number = told_apart(rows, ("group", "phase", "kind"), communication)
     axes = [axis_of(*key) for key in keys]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from simcore.timeline.stored import StoredTables, check_order
 if TYPE_CHECKING:
     import pandas as pd  # what pyarrow imports where a table becomes a frame
 
+_Found = TypeVar("_Found")
+
 _KEPT_BYTES: Final = 24 << 20
 #: A run of so many rows or fewer is kept whole, some 60 MiB: it is read by rank four times.
 _FEW_ROWS: Final = 1 << 20
@@ -31,14 +33,23 @@ _FEW_ROWS: Final = 1 << 20
 
 @dataclass(frozen=True)
 class RankRows:
-    """Rows of one representative rank; ``num_ranks`` ranks behave exactly like it, itself included."""
+    """Rows of one representative rank; ``num_ranks`` ranks behave exactly like it, itself included.
+
+    Ranks that ran a program alike have all columns in common but times, ranks and peers, and share what
+    has been :meth:`found` of the others.
+    """
 
     rank: int
     num_ranks: int
     table: pa.Table
-    _texts: dict[str, tuple[npt.NDArray[np.int32], list[str]]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _found: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def found(self, what: Hashable, find: Callable[[], _Found]) -> _Found:
+        """What columns other than times, ranks and peers say: found once for all who share them."""
+        if what not in self._found:
+            self._found[what] = find()
+        result: _Found = self._found[what]
+        return result
 
     def ints(self, column: str) -> npt.NDArray[np.int64]:
         """An integer column as int64."""
@@ -47,20 +58,16 @@ class RankRows:
 
     def strings(self, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
         """A text column as (codes, values)."""
-        if column not in self._texts:
-            chunk = self.table.column(column).unify_dictionaries().combine_chunks()
-            if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
-                self._texts[column] = np.zeros(0, dtype=np.int32), []
-            else:
-                codes = values_of(chunk.indices).astype(np.int32, copy=False)
-                self._texts[column] = codes, chunk.dictionary.to_pylist()
-        return self._texts[column]
+        return self.found(column, lambda: _strings(self.table, column))
 
-    def are(self, column: str, wanted: Container[str]) -> npt.NDArray[np.bool_]:
+    def are(self, column: str, wanted: tuple[str, ...]) -> npt.NDArray[np.bool_]:
         """By row, whether a text column's value is one of ``wanted``."""
-        codes, names = self.strings(column)
-        is_wanted = np.array([name in wanted for name in names], dtype=np.bool_)
-        return is_wanted[codes]
+
+        def find() -> npt.NDArray[np.bool_]:
+            codes, names = self.strings(column)
+            return np.array([name in wanted for name in names], dtype=np.bool_)[codes]
+
+        return self.found((column, wanted), find)
 
 
 class Tables(Protocol):
@@ -84,6 +91,11 @@ class Tables(Protocol):
 
     def read(self, group: int, columns: list[str]) -> pa.Table:
         """Columns of a group of rows."""
+
+    def shared(self, group: int) -> Hashable:
+        """The same for groups, each of one rank, whose columns other than times, ranks and peers are one and
+        the same.  None where it is not known.
+        """
 
     def counters(self) -> Iterator[pa.Table]:
         """Use of links, some rows at a time."""
@@ -164,7 +176,12 @@ class Timeline:
         wanted = self._columns(columns)
         pending: dict[int, list[pa.Table]] = {}
         missing = set(self._class_sizes)
+        shared: Hashable = None
+        found: dict[Hashable, Any] = {}
         for group in range(len(self._spans)):
+            before, shared = shared, self._tables.shared(group)
+            if shared is None or shared != before:
+                found = {}
             table = self._read_group(group, wanted)
             for rank, part in _split_by_rank(table):
                 if rank not in self._class_sizes or self._last_group.get(rank, -1) < group:
@@ -175,7 +192,8 @@ class Timeline:
             # A rank is complete once no later row group holds it.
             for rank in [r for r in pending if self._last_group[r] <= group]:
                 missing.discard(rank)
-                yield RankRows(rank, self._class_sizes[rank], _concat(pending.pop(rank)))
+                table = _concat(pending.pop(rank))
+                yield RankRows(rank, self._class_sizes[rank], table, {} if shared is None else found)
         if missing:
             raise InputError(f"{self.path}: no rows of rank {min(missing)}")
 
@@ -305,6 +323,14 @@ class Timeline:
                 held -= self._kept.pop(other)[1]
         assert kept is not None
         return kept.select(columns)
+
+
+def _strings(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """A text column as (codes, values)."""
+    chunk = table.column(column).unify_dictionaries().combine_chunks()
+    if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
+        return np.zeros(0, dtype=np.int32), []
+    return values_of(chunk.indices).astype(np.int32, copy=False), chunk.dictionary.to_pylist()
 
 
 def _of_resources(table: pa.Table, wanted: Callable[[str], bool]) -> pa.Table:

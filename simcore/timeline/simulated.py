@@ -60,6 +60,11 @@ class SimulatedTables:
         """Columns of a group of rows."""
         return self._of_program(group).table(self._ranks[group], group, columns)
 
+    def shared(self, group: int) -> tuple[int, int, int]:
+        """Of classes that ran a program alike: the program, its times alone and its plans."""
+        result = self._result
+        return self._programs[group], alike(result.alone_ps, group), alike(result.plan_of, group)
+
     def counters(self) -> Iterator[pa.Table]:
         """Use of the links that carried something, some of its rows at a time."""
         # Most of a large cluster's half a million links are those of ranks that others stand for: not named.
@@ -85,11 +90,10 @@ class SimulatedTables:
 
     def _of_program(self, rank_class: int) -> ProgramColumns:
         """What classes that ran its program alike share; of programs, what was asked for last is kept."""
-        result, program = self._result, self._programs[rank_class]
-        key = program, alike(result.alone_ps, rank_class), alike(result.plan_of, rank_class)
+        key = self.shared(rank_class)
         found = self._gathered.pop(key, None)
         if found is None:
-            found = ProgramColumns(self._ops, result, rank_class)
+            found = ProgramColumns(self._ops, self._result, rank_class)
         self._gathered[key] = found
         while len(self._gathered) > 1 and sum(map(len, self._gathered.values())) > _KEPT_OPS:
             del self._gathered[next(iter(self._gathered))]

@@ -108,6 +108,9 @@ class StoredTables:
         self._file = open_table(self.path, TIMELINE, "simcore.timeline.schema")
         self.classes = rank_classes(folder / RANK_CLASSES_FILE, world_size)
 
+    def shared(self, group: int) -> None:
+        """Not known of rows in files."""
+
     @property
     def num_rows(self) -> int:
         """Rows of the ranks that stand for classes."""
