@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simcore.errors import InputError
 from simcore.graph.ops import OpKind
 from tests.tracing.every_rank import compared
 from tests.tracing.small_jobs import column, rows
@@ -120,6 +121,14 @@ def test_a_step_is_two_microbatches_and_ends_with_the_engines_step(found: dict[i
         assert one.num_microbatches == 2
         kinds = [one.program.templates[entry.template].name for entry in one.program.skeleton]
         assert kinds.count("bwd") == 2 and "optimizer" in kinds
+
+
+def test_states_in_files_are_refused_by_name(pool: WorkerPool) -> None:
+    from workloads.tracing.drive import rank_run
+
+    job = ScriptJob(SCRIPT, ("3", "files"), world_size=8, gpus_per_node=4)
+    with pytest.raises(InputError, match=r"offload to NVMe .* not known"):
+        pool.submit(rank_run.run_rank, job, 1).result()
 
 
 def test_offloaded_states_are_updated_by_the_host(traced: dict[Any, Any]) -> None:

@@ -39,6 +39,12 @@ def test_frozen_weights_of_four_bits_are_turned_back_for_each_product(
     assert communication(found, "grad_sync", "all_reduce", "world") == 2 * 2 * adapters
 
 
+def test_a_tensor_that_wraps_others_holds_what_they_do(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "wrapped", tmp_path, script="narrow_weights")[1]
+    assert found.memory.parameters == 32 * 16 + 4 + 4 * 32 * 4
+    assert flops(found, "fwd") == 2 * 8 * (16 * 32 + 32 * 4)
+
+
 @pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise", "mxfp8"])
 def test_parameters_in_fp8_are_gathered_and_held_in_eight_bits(
     pool: WorkerPool, tmp_path: Path, recipe: str

@@ -1,4 +1,4 @@
-"""Weights of fewer than 16 bits: ``narrow_weights.py four_bits``."""
+"""Weights of fewer than 16 bits: ``narrow_weights.py four_bits | wrapped``."""
 
 import copy
 import sys
@@ -44,6 +44,43 @@ def four_bits() -> None:
         model(torch.randn(512, 256, device="cuda", dtype=torch.bfloat16)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+class Eighth(torch.Tensor):
+    """Shows numbers of 32 bits, holds 8 and a scale for all, as torchao's weights do."""
+
+    @staticmethod
+    def __new__(cls, held, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=torch.float32, device=held.device)
+
+    def __init__(self, held, scale):
+        self.held, self.scale = held, scale
+
+    def __tensor_flatten__(self):
+        return ["held", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts, _, size, stride):
+        return Eighth(**parts)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].held, args[0].scale)
+        return func(
+            *[one.held * one.scale if isinstance(one, cls) else one for one in args], **(kwargs or {})
+        )
+
+
+def wrapped() -> None:
+    """A frozen one of them, and a trained product behind it."""
+    held = torch.zeros(32, 16, dtype=torch.int8, device="cuda")
+    model = nn.Linear(32, 4, bias=False, device="cuda")
+    model.frozen = nn.Parameter(Eighth(held, torch.ones((), device="cuda")), requires_grad=False)
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+    for _ in range(3):
+        model(nn.functional.linear(torch.zeros(8, 16, device="cuda"), model.frozen)).sum().backward()
+        optimizer.step()
 
 
 dist.init_process_group("nccl")

@@ -1,6 +1,7 @@
-"""DeepSpeed as its documentation starts it: ``deepspeed zero.py STAGE [offload | narrow]``."""
+"""DeepSpeed as its documentation starts it: ``deepspeed zero.py STAGE [offload | files | narrow]``."""
 
 import sys
+import tempfile
 
 import deepspeed
 import torch
@@ -24,6 +25,8 @@ def main() -> None:
         zero |= {"stage3_max_reuse_distance": 0, "stage3_max_live_parameters": 0}
     if sys.argv[2:] == ["offload"]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    elif sys.argv[2:] == ["files"]:
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": tempfile.gettempdir()}
     elif sys.argv[2:] == ["narrow"]:  # ZeRO++
         zero |= {"zero_quantized_weights": True, "zero_quantized_gradients": True}
     config = {

@@ -49,6 +49,8 @@ def install(deepspeed: ModuleType) -> None:
     )
     builders.FusedLambBuilder.load = lambda *_args, **_kwargs: SimpleNamespace(lamb=_lamb)
     builders.QuantizerBuilder.load = lambda *_args, **_kwargs: deepspeed_quantizer.LIBRARY
+    for builder in (builders.AsyncIOBuilder, builders.GDSBuilder):
+        builder.load = _no_files
     for name in ("Adam", "Lion", "Adagrad"):
         lower = name.lower()
         library = {
@@ -63,6 +65,13 @@ def install(deepspeed: ModuleType) -> None:
     for module_name, class_name, method in _REDUCING:
         owner = getattr(importlib.import_module(f"deepspeed.{module_name}"), class_name)
         setattr(owner, method, step_marks.in_phase("grad_sync", getattr(owner, method)))
+
+
+def _no_files(*_args: object, **_kwargs: object) -> None:
+    raise NotImplementedError(
+        "DeepSpeed's offload to NVMe (`offload_optimizer` or `offload_param` on `nvme`) is not known to the "
+        "tracer: what goes to files and back has no price; on `cpu` it is traced"
+    )
 
 
 def _multi_tensor(name: str, num_read_only: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from simcore.graph.graph import MemoryProfile
 from simcore.records import dataclass
@@ -49,7 +50,10 @@ def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> Ran
         if isinstance(value, torch.Tensor)
     ]
     seen: set[int] = set()
-    own, state = (new_bytes(filter(is_on_device, tensors), seen) for tensors in (local, states))
+    own, state = (
+        new_bytes([part for one in tensors for part in _parts(one) if is_on_device(part)], seen)
+        for tensors in (local, states)
+    )
     return RankFacts(
         MemoryProfile(sum(own), 0, sum(state)),
         sum(tensor.numel() for tensor in local),
@@ -64,6 +68,14 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
         return tensor._local_tensor
     held: torch.Tensor = getattr(tensor, "ds_tensor", getattr(tensor, "_rowwise_data", tensor))
     return held
+
+
+def _parts(tensor: Any) -> list[torch.Tensor]:
+    """The tensors that have memory: those within one that only shows what they say (torchao's weights)."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in _parts(getattr(tensor, name))]
 
 
 def unstepped(made: Collection[Any], stepped: Collection[Any]) -> bool:
