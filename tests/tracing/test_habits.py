@@ -75,6 +75,11 @@ def test_loaders_keep_what_is_given_by_position(pool: WorkerPool, tmp_path: Path
     assert flops(found) == 2 * (2 * 3 * 4 * 4)  # three rows a batch
 
 
+def test_workers_of_a_loader_give_what_processes_would(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "", tmp_path, script="loaders").values()
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+
+
 def test_a_mesh_sets_the_device_of_a_rank(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "mesh", tmp_path).values()
     assert flops(found) == 2 * (2 * 2 * 4 * 4)

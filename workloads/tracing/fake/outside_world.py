@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _pus
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
-from workloads.tracing.fake import visible_devices
+from workloads.tracing.fake import loader_workers, visible_devices
 from workloads.tracing.fake.cuda import DEVICE_PROPERTIES
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.key_store import KeyStore
+from workloads.tracing.fake.loader_workers import LoaderWorkers
 from workloads.tracing.sites import call_site
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -37,6 +38,7 @@ class NetworkCallError(OSError):
 def install() -> None:
     """Patch, once per process and before the script is run."""
     _load_in_this_process(data.DataLoader)
+    loader_workers.install()
     iterator = dataloader._BaseDataLoaderIter
     iterator.__next__ = _on_host_or_device(iterator.__next__)  # type: ignore[method-assign]
     distributed: Any = dist
@@ -54,7 +56,7 @@ def load_stateful(module: Any) -> None:
 
 
 def _load_in_this_process(loader: Any) -> None:
-    """Data are loaded for real, but by this process: worker processes know nothing of the fake device.
+    """Data are loaded for real, but by this process: see Note [Workers in turn].
 
     ``loader``: torch's class of loaders, or one that does not call its ``__init__``.
     """
@@ -64,7 +66,11 @@ def _load_in_this_process(loader: Any) -> None:
     @functools.wraps(original)  # frameworks read the signature to make a loader like another
     def init(*args: Any, **kwargs: Any) -> None:
         given = dict(signature.bind(*args, **kwargs).arguments)
-        alone = {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+        workers = given.get("num_workers", 0)
+        if not isinstance(workers, LoaderWorkers) and isinstance(workers, int) and workers >= 0:
+            persistent = bool(given.get("persistent_workers"))
+            workers = LoaderWorkers.of(workers, given.get("worker_init_fn"), persistent=persistent)
+        alone = {"num_workers": workers, "pin_memory": False, "persistent_workers": False}
         given |= {name: value for name, value in alone.items() if name in signature.parameters}
         for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
             given.pop(name, None)
