@@ -8,6 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from simcore.engine.shortcuts import SHORTCUTS, solo
+from simcore.engine.shortcuts.late import LateChains
 from simcore.graph import Graph, GraphBuilder, external
 from simcore.graph.schedules import one_f_one_b
 from simcore.hardware import load_cluster
@@ -33,8 +34,15 @@ collective = st.tuples(
 )
 waits = st.lists(st.sampled_from(["compute", "side", "tp"]), max_size=1)
 layer = st.lists(st.tuples(st.one_of(kernel, collective), waits), min_size=3, max_size=8)
+#: The same, in which the host waits for what it has launched.
+waiting = st.tuples(layer, st.integers(0, 8)).map(lambda drawn: with_sync(*drawn))
 #: Which microbatches are shorter than the others: none of many, which repeat, or some of a few.
 shorter = st.one_of(st.just([False] * 20), st.lists(st.booleans(), min_size=9, max_size=9))
+
+
+def with_sync(ops, place: int):
+    """``ops`` with a host that waits for the compute stream before one of them."""
+    return [*ops[:place], (("sync", 0, "compute"), []), *ops[place:]]
 
 
 def write(template, ops, receive_from: int, send_to: int, message_mb: int, after: int) -> None:
@@ -51,7 +59,9 @@ def write(template, ops, receive_from: int, send_to: int, message_mb: int, after
         if send_to and after and number == max(0, len(ops) - after):
             template.send("pp", send_to, message_mb * MB, stream="send", waits=(last["compute"],))
         handles = [last[other] for other in awaited if other in last and other != stream]
-        if name == "ring":
+        if name == "sync":
+            template.sync(stream)
+        elif name == "ring":
             one = {"stream": stream, "waits": handles, "batch": len(template)}
             template.send("tp", 1, num_mb * MB, **one)
             last[stream] = template.recv("tp", -1, num_mb * MB, **one)
@@ -103,14 +113,14 @@ def used(job: Job, events: int) -> list[str]:
     return [name for name, rest in without.items() if job.play(shortcuts=rest).result.engine_events != events]
 
 
-def test_shortcuts_change_nothing(monkeypatch):
-    monkeypatch.setattr(solo, "WORTH_OPS", 0)
+def compared(layers, launches) -> Counter[str]:
+    """Thirty jobs of such layers, with each setting and without: how many there were, and what helped."""
     seen: Counter[str] = Counter()
 
     @settings(max_examples=30, phases=[Phase.generate])  # to shrink one that fails would take minutes
     @given(
-        layer, layer, st.integers(2, 4), shorter, st.sampled_from([(2, 1), (2, 2), (4, 1)]),
-        st.sampled_from([2, 30]), st.integers(0, 2), st.sampled_from(["0us", "4us", "60us"]),
+        layers, layers, st.integers(2, 4), shorter, st.sampled_from([(2, 1), (2, 2), (4, 1)]),
+        st.sampled_from([2, 30]), st.integers(0, 2), st.sampled_from(launches),
         st.sampled_from(SETTINGS[1:]), st.sampled_from(["h100-8", "a100-8"]),
         st.sampled_from([TWO_NODES, EIGHT_NODES]),
     )  # fmt: skip
@@ -123,9 +133,31 @@ def test_shortcuts_change_nothing(monkeypatch):
         seen.update(["jobs", *used(job, default.engine_events)])
 
     play()
+    return seen
 
+
+def test_shortcuts_change_nothing(monkeypatch):
+    monkeypatch.setattr(solo, "WORTH_OPS", 0)
+    seen = compared(layer, ["0us", "4us", "60us"])
     assert seen["cells"] >= seen["jobs"] / 3
     assert seen["steady"]
+
+
+def test_hosts_that_wait_for_their_gpus(monkeypatch):
+    monkeypatch.setattr(solo, "WORTH_OPS", 0)
+    late = []
+    times = LateChains.times
+
+    def noted(self, *asked):
+        found = times(self, *asked)
+        late.append(found)
+        return found
+
+    monkeypatch.setattr(LateChains, "times", noted)
+    compared(waiting, ["4us", "20us", "60us"])
+    found = [one for one in late if one is not None]
+    assert len(found) > len(late) / 2
+    assert len(set(found)) < len(found) / 2
 
 
 def test_a_window_of_launches_that_parts_kernels():

@@ -142,6 +142,8 @@ class _Shortcuts(Aid):
     def end(self, ranks: Sequence[Rank], network: FluidNetwork | None) -> None:
         """See :class:`simcore.engine.simulate.Aid`."""
         self.ties = ties_of(ranks, network)
+        if self._solos is not None:
+            self._solos.forget()
 
     def log(self) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64]] | None:
         """See :class:`simcore.engine.simulate.Aid`."""

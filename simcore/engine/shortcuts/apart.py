@@ -99,10 +99,11 @@ class _Soloist(Rank):
         gpu: Gpu,
         clock: Clock,
         bound: Bound,
+        base_ps: int,
     ) -> None:
         super().__init__(rank.number, tape, gpu, rank.communicators, clock)
         self._bound = bound
-        self.host_base.append(_LONG_AGO)
+        self.host_base.append(base_ps)
 
 
 class Lab:
@@ -172,7 +173,7 @@ class Playing:
         self.flows = [Flow(clock, OUTSIDE, ()) for _ in draws]
         gpu.draws.update(zip(self.flows, draws, strict=True))
         bound, self._number_of = lab.bound(rank, signature, cell)
-        self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound)
+        self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound, 0 if cell.is_late else _LONG_AGO)
         for coroutine in self._rank.coroutines()[1:]:
             clock.process(coroutine)
         for _ in cell.items:

@@ -135,6 +135,12 @@ class CellBook:
             course.later[since_ps, change] = found
         return found
 
+    def forget(self) -> None:
+        """Nothing is played any more."""
+        self._courses.clear()
+        self._labs.clear()
+        self._tapes.clear()
+
     def _forget(self) -> None:
         """Courses with changes."""
         for course in self._courses.values():

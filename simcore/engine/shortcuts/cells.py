@@ -33,7 +33,8 @@ class Cell:
 
     ``items[s]`` are those on local stream ``s``, their waits counted from the cell's start (only those inside
     it).  ``calls`` are its communication in that order, ``watched`` the items (local stream, item) that
-    others wait for.
+    others wait for.  Launches have all come before it begins, or, where it ``is_late``, each when its item
+    says, ps after the begin.
     """
 
     items: tuple[tuple[Item, ...], ...]
@@ -41,6 +42,7 @@ class Cell:
     distinct: tuple[Call, ...]  # calls without repetition
     shape: tuple[tuple[int, int], ...]  # [stream]: items, ops
     watched: tuple[tuple[int, int], ...]
+    is_late: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

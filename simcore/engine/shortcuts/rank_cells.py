@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ class RankCells:
         self.streams = cells.streams
         self.cells = cells
         self.by_itself = -1
+        self._stops: tuple[Cells, list[int], int] = cells, [], -1
         self.own = OwnCalls(shared.book, rank, ranks)
         self.shared = shared
         self.company = shared.company(rank, ranks)
@@ -76,17 +78,25 @@ class RankCells:
             for number in range(cell, stop):
                 launched = base + chain.launched_ps[number]
                 if launched > now and launched > begin + times.begin_ps[number]:
-                    stop = number
+                    late = self._late(chain, cell, share, times, base - now)
+                    times, stop = (late, late.usable[cell]) if late is not None else (times, number)
                     break
         if rank.at_stop is not None:
-            while stop > cell and self._is_behind_stops(chain.place + stop):
-                stop -= 1
+            stop = max(cell, min(stop, self._last_place() - chain.place))
         if stop == cell:
             return None
         for link in links:
             if link.flows:
                 stop = self.before(chain, link, cell, stop)
         return (times, stop) if stop > cell else None
+
+    def _late(
+        self, chain: Chain, cell: int, share: Share, undelayed: ChainTimes, base_ps: int
+    ) -> ChainTimes | None:
+        """Times of a chain that launches hold up.  Companions may have them at other times."""
+        if not self.company.is_one:
+            return None
+        return self.shared.late.times(self.own, self.cells, chain, cell, share, undelayed, base_ps)
 
     def before(self, chain: Chain, link: Link, cell: int, stop: int) -> int:
         """The first of cells ``cell`` to ``stop`` that uses a link, else ``stop``."""
@@ -95,11 +105,17 @@ class RankCells:
                 return number
         return stop
 
-    def _is_behind_stops(self, place: int) -> bool:
-        stops = self.rank.stops
-        return any(
-            item > stops[stream] for stream, item in zip(self.streams, self.cells.at(place)[0], strict=True)
-        )
+    def _last_place(self) -> int:
+        """The last place that is not behind the rank's stops."""
+        cells, stops, _ = known = self._stops
+        if cells is not self.cells or stops is not self.rank.stops:
+            cells, stops = self.cells, self.rank.stops
+            width, last = len(cells.streams), len(cells.places)
+            for number, stream in enumerate(cells.streams):
+                places = range(number, len(cells.places), width)
+                last = min(last, bisect_right(places, stops[stream], key=cells.places.__getitem__) - 1)
+            self._stops = known = cells, stops, last
+        return known[2]
 
     def begun(self) -> tuple[IntArray, IntArray]:
         """Items of the main stream at which something that is booked began, and when, ps."""

@@ -12,6 +12,7 @@ from simcore.engine.shortcuts.cell_times import CellBook, Course, OwnCalls
 from simcore.engine.shortcuts.cells import Cell, Pattern
 from simcore.engine.shortcuts.chain_times import ChainTimes, strung
 from simcore.engine.shortcuts.company import Company
+from simcore.engine.shortcuts.late import LateChains
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class Shared:
     of_course: dict[Course, ChainTimes] = field(default_factory=dict)
     alone: dict[Cell, Pattern] = field(default_factory=dict)
     companies: dict[tuple[int, ...], Company] = field(default_factory=dict)
+    late: LateChains = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.late = LateChains(self.book)
 
     def times(self, own: OwnCalls, pattern: Pattern, share: Share) -> ChainTimes:
         """Times of a chain as a rank carries out its calls."""
@@ -50,6 +55,13 @@ class Shared:
                 alone = self.alone[course.cell] = Pattern.of((course.cell,))
             found = self.of_course[course] = strung([course.times], alone)
         return found
+
+    def forget(self) -> None:
+        """All has been played: let go of what would only be asked for while it is."""
+        self.book.forget()
+        self.late = LateChains(self.book)
+        self.chains.clear()
+        self.of_course.clear()
 
     def company(self, rank: Rank, ranks: Sequence[int]) -> Company:
         """Those whom a rank goes through its cells with: ``ranks``, itself among them, which it joins."""

@@ -230,7 +230,7 @@ class Span(Movable):
                 self._begin_anew(kind, num_sms, flow, (bytes_per_ps, desired_bytes_per_ps))
             return
         if self._course is None:
-            cell = self._chain.pattern.cells[self._cell]
+            cell = self._times.pattern.cells[self._cell]
             self._course = self._solo.shared.book.course(self._solo.own, cell, self._share)
             self._coming = [one for one in self._coming if one[1] == self._cell]
             self.flows, self._held, self._draws = list(gpu.draws), gpu.sms.held, gpu.draws.copy()
@@ -350,7 +350,7 @@ class Span(Movable):
         course = self._course
         since_ps = -1 if course is None else self._since_ps
         where = self._cell, self._stop, len(self._coming)
-        return self._chain.pattern, where, self._begin_ps, self._share, course, since_ps
+        return self._times.pattern, where, self._begin_ps, self._share, course, since_ps
 
     @property
     def is_over(self) -> bool:
