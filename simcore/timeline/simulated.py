@@ -41,7 +41,7 @@ class SimulatedTables:
         lengths = np.diff(self._graph.template_start)
         programs, counts = np.unique(self._programs, return_counts=True)
         rows = [int(lengths[self._graph.programs[program].template].sum()) for program in programs.tolist()]
-        return int(np.dot(rows, counts))
+        return sum(many * count for many, count in zip(rows, counts.tolist(), strict=True))
 
     @property
     def spans(self) -> list[tuple[int, int]]:
