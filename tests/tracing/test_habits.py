@@ -159,6 +159,11 @@ def test_constructors_and_parameters_of_a_programs_own(pool: WorkerPool, habit: 
     assert found.memory.parameters == 4 * (4 * 4 + 4)
 
 
+def test_what_hangs_on_a_programs_class_of_tensors(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "hung", tmp_path, script="own_classes").values()
+    assert flops(found) == 2 * (2 * 2 * (6 * 6) * 4 * (3 * 3 * 3))  # forward and the weight's gradient
+
+
 def test_flash_attention_over_packed_sequences_and_in_a_window(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "packed", tmp_path).values()
     product = 2 * 64  # of a query and a key

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from workloads.tracing.fake import host_tensors
+from workloads.tracing.fake.aten_ops import tensors_in
 from workloads.tracing.fake.host_tensors import as_shape
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.known_values import remember, values_of
@@ -20,6 +22,7 @@ def install() -> None:
     """Patch ``Parameter``, moves, copies and pickling of tensors, once per process."""
     _patch_parameter()
     _patch_shape_class()
+    _patch_what_hangs_on_shapes()
     _patch_subclasses()
     _patch_data()
     _patch_module_moves()
@@ -70,6 +73,47 @@ def _patch_shape_class() -> None:
     shape.__new__ = staticmethod(new)
 
 
+def _patch_what_hangs_on_shapes() -> None:
+    """``tensor.__dict__ = other.__dict__`` hands on what a program has hung on ``other``: classes of pictures
+    keep their names and origins so.  What makes a tensor a shape stays its own.
+    """
+    attributes: Any = torch.Tensor.__dict__["__dict__"]
+
+    swap = torch.utils.swap_tensors
+    swapping: list[bool] = []
+
+    def hang(self: FakeTensor, given: dict[str, Any]) -> None:
+        if swapping:
+            attributes.__set__(self, given)
+            return
+        kept = attributes.__get__(self)
+        found = {name: one for name, one in given.items() if not _of_shapes(name)}
+        found.update((name, one) for name, one in kept.items() if _of_shapes(name))
+        kept.clear()
+        kept.update(found)
+
+    def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
+        swapping.append(True)
+        try:
+            swap(one, other)  # type: ignore[no-untyped-call]
+        finally:
+            swapping.pop()
+
+    torch.utils.swap_tensors = swap_tensors
+
+    class Shape(torch.Tensor):
+        __dict__ = property(attributes.__get__, hang)
+
+    FakeTensor.__bases__ = (Shape,)  # a class that exists takes no ``__dict__`` of its own
+    mode: Any = FakeTensorMode
+    mode.__deepcopy__ = lambda self, _memo: self  # what hangs on a tensor may be copied with all
+
+
+def _of_shapes(name: str) -> bool:
+    """Whether torch hangs this on a tensor for being a shape."""
+    return name in FakeTensor.__annotations__ or name == "fake_device" or "_memo" in name
+
+
 def _patch_subclasses() -> None:
     """A program's class of tensors (pictures, boxes), without data, is a class of shapes as well."""
     tensor: Any = torch.Tensor
@@ -109,10 +153,29 @@ def _of_a_program(cls: type) -> bool:
 @functools.cache
 def _shape_class(cls: Any) -> Any:
     """A program's class of parameters or tensors, without data: torch would make a plain shape of one."""
-    made = type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
-    own = cls.__torch_function__  # torch gives classes of shapes none that says of what class results are
+    meta: Any = type(FakeTensor)
+    say: Any = torch.Tensor.__torch_function__  # shapes have none, which says of what class results are
+    results = meta("Results", (FakeTensor,), {})
+    results.__torch_function__ = classmethod(say.__func__)
+    attributes = FakeTensor.__base__.__dict__["__dict__"]  # a class beside, of no tensors, has its own
+    made = type(cls)(cls.__name__, (cls, results), {"__module__": cls.__module__, "__dict__": attributes})
+    own = cls.__torch_function__
     made.__torch_function__ = classmethod(own.__func__) if hasattr(own, "__func__") else own
     return made
+
+
+@contextlib.contextmanager
+def as_plain_shapes(values: Any) -> Iterator[None]:
+    """Below torch's dispatcher no program's class is asked, though shapes are worked out by methods."""
+    kinds = [(one, type(one)) for one in tensors_in(values, [])]
+    own = [(one, kind) for one, kind in kinds if kind is not FakeTensor and issubclass(kind, FakeTensor)]
+    for tensor, _ in own:
+        tensor.__class__ = FakeTensor
+    try:
+        yield
+    finally:
+        for tensor, kind in own:
+            tensor.__class__ = kind
 
 
 def _patch_data() -> None:

@@ -24,6 +24,7 @@ from workloads.tracing.fake import (
     moved_shards,
     orders,
     parallel_patches,
+    parameters,
     sparse_tensors,
     storages,
     streams,
@@ -99,6 +100,9 @@ class Recorder(OpLog, TorchDispatchMode):
             return args[0].fake_device  # most calls by far
         of_shapes = False
         for kind in types:
+            if kind is not FakeTensor and issubclass(kind, FakeTensor):
+                with parameters.as_plain_shapes((args, *(kwargs or {}).values())):
+                    return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
             if issubclass(kind, FakeTensor):
                 of_shapes = True
             elif kind not in _PLAIN and issubclass(kind, torch.Tensor):
