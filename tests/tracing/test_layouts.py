@@ -49,8 +49,11 @@ def test_sparse_matrices_by_rows_are_refused_by_name(made: str, pool: WorkerPool
 
 
 def test_microbatches_of_other_lengths_have_the_longest(pool: WorkerPool, tmp_path: Path) -> None:
-    (found,) = trace(pool, "packed", tmp_path, script="layouts").values()
-    assert tokens_of_step(found, {"dp": 2}) == TokensOfStep(total=2 * (14 + 7), sequences=1, length=14)
+    first, others = (trace(pool, "packed", tmp_path, rank=rank, script="layouts")[rank] for rank in range(2))
+    assert tokens_of_step([(1, others)], {"dp": 2}) == TokensOfStep(2 * (14 + 7), sequences=1, length=14)
+    # One rank of the first kind and three of the other, each pair of which holds the same.
+    found = tokens_of_step([(1, first), (3, others)], {"dp": 2, "tp": 2})
+    assert found == TokensOfStep((5 + 4 + 3 * (14 + 7)) // 2, sequences=1, length=14)
 
 
 def test_jagged_tensors_attend_within_their_sequences(pool: WorkerPool, tmp_path: Path) -> None:

@@ -100,6 +100,11 @@ def test_fsdp2_gathers_twice_and_scatters_once(pool: WorkerPool) -> None:
     assert counted["grad_sync", "reduce_scatter", "world", 4 * BLOCK] == 3
 
 
+def test_shards_that_are_kept_for_the_backward_pass_are_no_tensor_parallelism(pool: WorkerPool) -> None:
+    graph = trace_in(pool, ScriptJob(SCRIPTS / "small.py", ("fsdp2_near",), world_size=4))
+    assert graph.workload.dims == {"dp": 4}
+
+
 def test_fsdp1_and_hsdp(pool: WorkerPool) -> None:
     flat = calls(run(pool, "small.py", "fsdp1"))
     assert flat["grad_sync", "reduce_scatter", "world", 4 * BLOCK] == 3

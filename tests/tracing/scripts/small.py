@@ -1,7 +1,7 @@
 """A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
 
-``small.py MODE``: ddp, accumulate, checkpoint, lora, unused (a block is), fsdp1, fsdp2, tp, fsdp2_tp, hsdp,
-beside (a gather that the model does not use).
+``small.py MODE``: ddp, accumulate, checkpoint, lora, unused (a block is), fsdp1, fsdp2, fsdp2_near
+(gathered again from one other), tp, fsdp2_tp, hsdp, beside (a gather that the model does not use).
 """
 
 import contextlib
@@ -75,7 +75,7 @@ def wrap(model, mode, device):
         for block in model:
             parallelize_module(block, mesh, plan)
         return model
-    if mode == "fsdp2":
+    if mode in ("fsdp2", "fsdp2_near"):
         shards = init_device_mesh(kind, (world,))
     elif mode == "hsdp":
         shards = init_device_mesh(kind, (world // 2, 2), mesh_dim_names=("replicate", "shard"))
@@ -84,8 +84,9 @@ def wrap(model, mode, device):
         for block in model:
             parallelize_module(block, mesh["tp"], plan)
         shards = mesh["dp"]
+    kept = 2 if mode == "fsdp2_near" else None
     for block in model:
-        fully_shard(block, mesh=shards)
+        fully_shard(block, mesh=shards, reshard_after_forward=kept)
     return fully_shard(model, mesh=shards)
 
 

@@ -183,12 +183,15 @@ class ScriptJob:
             )
         )
 
-    def workload(self, name: str, trace: RankTrace) -> Workload:
-        """What the graph is a graph of; ``trace``: of rank 0."""
+    def workload(self, name: str, found: DistinctRanks) -> Workload:
+        """What the graph is a graph of."""
+        trace = found.traces[0]
         families = self._families(trace)
         axes = axes_of(families, [trace], self.world_size)
         dims, experts = parallel_dims(trace, axes, families)
-        tokens = tokens_of_step(trace, dims)
+        classes = zip(found.classes, found.traces, strict=True)
+        alike = [(len(one.ranks), own) for one, own in classes if one.stage == found.classes[0].stage]
+        tokens = tokens_of_step(alike, dims)
         model = {"family": "script", "parameters_per_rank": trace.num_parameters}
         return Workload(
             name=name or self.module.rpartition(".")[2] or self.script.stem,

@@ -23,7 +23,7 @@ from workloads.tracing.drive.rounds import Progress, Rounds, workers
 from workloads.tracing.drive.script_job import OtherStepsError, ScriptJob
 from workloads.tracing.fake import device
 from workloads.tracing.record import group_families
-from workloads.tracing.record.assemble import RankTrace, assemble
+from workloads.tracing.record.assemble import assemble
 from workloads.tracing.record.recording import GROUP
 from workloads.tracing.record.uneven import levelled
 
@@ -49,8 +49,8 @@ class TracedJob(Protocol):
         """Run ranks until every rank of the world has one that stands for it; fills ``report``."""
         ...
 
-    def workload(self, name: str, trace: RankTrace) -> Workload:
-        """What the graph is a graph of; ``name`` "": the job's own; ``trace``: of rank 0."""
+    def workload(self, name: str, found: DistinctRanks) -> Workload:
+        """What the graph is a graph of; ``name`` "": the job's own; rank 0's class is the first."""
         ...
 
 
@@ -159,7 +159,7 @@ def _assembled(job: TracedJob, found: DistinctRanks, name: str) -> Graph:
     groups = group_families.used_families(first.families, used, job.world_size)
     for one in found.seen:
         group_families.check_all(groups, one.rank, one.groups)
-    graph = levelled(assemble(job.workload(name, first), found.classes, found.traces, found.programs, groups))
+    graph = levelled(assemble(job.workload(name, found), found.classes, found.traces, found.programs, groups))
     if not job.by_recipe and any("/fused:" in module for module in graph.ops.module.values):
         graph = fuse_regions(graph)
         fused = [

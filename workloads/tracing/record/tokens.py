@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from simcore.records import dataclass
 from workloads.tracing.record.assemble import RankTrace
@@ -18,7 +18,8 @@ _ATTENDS = ("attention", "softmax")
 @dataclass(frozen=True)
 class TokensOfStep:
     """``total`` over all ranks (0: not known), in microbatches of ``sequences`` of ``length``: where they
-    differ, or are packed into one, a microbatch counts as one sequence of the most tokens that one has.
+    differ, on a rank or among ranks, or are packed into one, a microbatch counts as one sequence of the most
+    tokens that one has.
     """
 
     total: int = 0
@@ -26,18 +27,32 @@ class TokensOfStep:
     length: int = 0
 
 
-def tokens_of_step(trace: RankTrace, dims: Mapping[str, int]) -> TokensOfStep:
-    """``trace``: of rank 0; ``dims``: sizes of the axes by name.
+def tokens_of_step(traces: Sequence[tuple[int, RankTrace]], dims: Mapping[str, int]) -> TokensOfStep:
+    """``traces``: of the ranks that differ in the stage of rank 0, rank 0's first, each with how many do the
+    same; ``dims``: sizes of the axes by name.
 
     A microbatch's tokens, (sequences, length), are looked up in the table of most rows, last of all in its
-    forward pass (evaluations come earlier); ranks along dp have sequences of their own, and those along cp
-    parts of them.  Lookups of one dimension, which may be positions, count where there are no others (packed
-    sequences).  A step without attention is not of tokens.
+    forward pass (evaluations come earlier); ranks along dp have sequences of their own, those along cp parts
+    of them, those along tp the same.  Lookups of one dimension, which may be positions, count where there
+    are no others (packed sequences).  A step without attention is not of tokens.
     """
+    each = [_microbatches(one) for _, one in traces]
+    cp, many = dims.get("cp", 1), sum(number for number, _ in traces)
+    looked_up = sum(number * sum(map(math.prod, own)) for (number, _), own in zip(traces, each, strict=True))
+    total = looked_up * dims.get("dp", 1) * cp // many
+    microbatches = [shape for own in each for shape in own]
+    if len(set(microbatches)) != 1 or len(microbatches[0]) == 1:
+        return TokensOfStep(total, 1, max(map(math.prod, microbatches), default=0) * cp)
+    *sequences, length = microbatches[0]
+    return TokensOfStep(total, math.prod(sequences), length * cp)
+
+
+def _microbatches(trace: RankTrace) -> list[tuple[int, ...]]:
+    """Shapes of what each microbatch of a rank looks up."""
     program = trace.program
     said = {str(one) for column in (NAME, OP_CLASS) for one in program.column(column)}
     if not any(word in one for one in said for word in _ATTENDS):
-        return TokensOfStep()
+        return []
     lookups = {digest: list(_lookups(template)) for digest, template in program.templates.items()}
     found = [one for each in lookups.values() for one in each]
     dims_of_tokens = 2 if any(len(shape) > 1 for _, shape in found) else 1
@@ -51,12 +66,7 @@ def tokens_of_step(trace: RankTrace, dims: Mapping[str, int]) -> TokensOfStep:
                 pending[part] = shape
         if program.templates[entry.template].name == "bwd" and part in pending:
             microbatches.append(pending.pop(part))
-    dp, cp = (dims.get(name, 1) for name in ("dp", "cp"))
-    total = sum(map(math.prod, microbatches)) * dp * cp
-    if dims_of_tokens == 1 or len(set(microbatches)) != 1:
-        return TokensOfStep(total, 1, max(map(math.prod, microbatches), default=0) * cp)
-    *sequences, length = microbatches[0]
-    return TokensOfStep(total, math.prod(sequences), length * cp)
+    return microbatches
 
 
 def _lookups(template: CutTemplate) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -138,7 +138,8 @@ def _used_for(trace: RankTrace, axis: WorldAxis, groups: Collection[str], rings:
     if exchanging:
         return "cp" if any("att" in module.lower() for module in exchanging) else "ep"
     reduced = sum(size for _, phase, _, size in calls if phase in _REDUCING)
-    return "tp" if inside and reduced < trace.num_parameters else "dp"
+    forward = any(phase != "bwd" for _, phase, _, _ in inside)  # else shards are kept for the backward pass
+    return "tp" if forward and reduced < trace.num_parameters else "dp"
 
 
 def _calls(trace: RankTrace, groups: Collection[str]) -> list[_Call]:

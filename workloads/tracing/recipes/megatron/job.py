@@ -17,7 +17,6 @@ from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, Tra
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.recipes.megatron import ranks
-from workloads.tracing.record.assemble import RankTrace
 from workloads.tracing.record.world_axes import WorldAxis, nested_axes
 
 #: Readies a process for Megatron-core.
@@ -229,7 +228,7 @@ class MegatronGptJob:
         """Runs few ranks with few microbatches; see :mod:`workloads.tracing.recipes.megatron.ranks`."""
         return ranks.distinct_ranks(self, start, report)
 
-    def workload(self, name: str, trace: RankTrace) -> Workload:
+    def workload(self, name: str, found: DistinctRanks) -> Workload:
         """What the graph is a graph of."""
         options = asdict(self)
         model = {key: options.pop(key) for key in ("layers", "hidden", "heads", "seq", "vocab")}
@@ -254,7 +253,7 @@ class MegatronGptJob:
             tokens_per_step=self.seq * self.micro_batch_size * self.microbatches * self.dp,
             precision=self.precision,
             framework="megatron-core",
-            versions=dict(trace.versions),
+            versions=dict(found.traces[0].versions),
             command=self.command(),
             model=model,
             options=options,
