@@ -191,3 +191,26 @@ def in_a_way_of_its_own() -> str:
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+def unfit(what: str) -> str:
+    """What is said of a call whose parts do not fit a group of four."""
+    import torch
+    import torch.distributed as dist
+
+    def program() -> None:
+        data, more = torch.ones(8, 2, device="cuda"), torch.ones(8, 2, device="cuda")
+        if what == "splits":
+            dist.all_to_all_single(more, data, [4, 4], [4, 4])
+        elif what == "gathered":
+            dist.all_gather_into_tensor(more, data)
+        elif what == "reduced":
+            dist.reduce_scatter_tensor(more, data)
+        else:
+            dist.all_gather([more, more], data)
+
+    try:
+        record(program)
+    except RuntimeError as error:
+        return str(error)
+    return ""

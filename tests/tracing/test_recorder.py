@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +106,19 @@ def test_gathers_and_scatters_go_to_or_come_from_one_place(pool: WorkerPool) -> 
     assert values(found, "name")[1:] == ["nccl::gather", "nccl::scatter"]
     assert values(found, "collective")[1:] == ["all_to_all:to=0,1,0,0", "all_to_all:from=1,0,0,0"]
     assert values(found, "num_bytes")[1:] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("splits", "all_to_all_single with 2 splits among 4 ranks"),
+        ("gathered", "all_gather of 16 parts .* into 16 among 4 ranks"),
+        ("reduced", "reduce_scatter of 16 parts .* into 16 among 4 ranks"),
+        ("listed", "all_gather of 1 parts .* into 2 among 4 ranks"),
+    ],
+)
+def test_what_a_group_refuses_is_refused(pool: WorkerPool, what: str, said: str) -> None:
+    assert re.fullmatch(said, pool.submit(programs.unfit, what).result())
 
 
 def test_another_dimension_of_shards_is_an_exchange(pool: WorkerPool) -> None:

@@ -18,6 +18,10 @@ class UnknownCallError(RuntimeError):
     """The program communicates in a way that cannot be written down; names the operator."""
 
 
+class UnfitSizesError(RuntimeError):
+    """The program communicates parts that do not fit the group, which the group would refuse."""
+
+
 @dataclass(frozen=True)
 class _Form:
     """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate
@@ -55,6 +59,12 @@ FORMS = {
 
 #: NCCL groups sends and receives for them: exchanges in which all pieces go to, or come from, one place.
 _ROOTED = {"gather": "to", "scatter": "from"}
+
+#: What a group holds a multiple of, on one side: elements, or tensors of a list.
+_FITS = {
+    **dict.fromkeys(("_allgather_base_", "_reduce_scatter_base_"), torch.Tensor.numel),
+    **dict.fromkeys(("allgather_", "reduce_scatter_"), lambda _: 1),
+}
 
 P2P = {"send": "send", "recv_": "recv"}
 
@@ -166,6 +176,26 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
     is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
     root = int(args[form.root]) if form.root >= 0 else -1
     return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare, differ, root)
+
+
+def check_sizes(name: str, args: Sequence[Any], call: CollectiveCall, num_ranks: int) -> None:
+    """UnfitSizesError where a group of ``num_ranks`` would refuse ``c10d::<name>`` (or a functional operator)
+    for the number of its parts.  How long parts are may follow from assumed values: that is left alone.
+    """
+    given = {"alltoall_base_": args[3:5], "all_to_all_single": args[1:3]}.get(name, ())
+    for rows in given:
+        if rows and len(rows) != num_ranks:
+            raise UnfitSizesError(f"all_to_all_single with {len(rows)} splits among {num_ranks} ranks")
+    if name not in _FITS:
+        return
+    for inputs, outputs in call.parts:
+        sizes = [sum(map(_FITS[name], tensors)) for tensors in (inputs, outputs)]
+        small, large = sizes if call.collective == "all_gather" else reversed(sizes)
+        if large != num_ranks * small:
+            raise UnfitSizesError(
+                f"{call.collective} of {sizes[0]} parts (elements, or tensors of a list) into {sizes[1]} "
+                f"among {num_ranks} ranks"
+            )
 
 
 def _are_uneven(*splits: Sequence[int]) -> bool:
