@@ -59,14 +59,16 @@ class Launches:
 def plan_launches(graph: Graph, rows: Int32Array, costs: HostCosts) -> Launches:
     """Launch times of the flat ops at op-table ``rows``."""
     size = len(rows)
-    kind, batch = graph.ops.kind[rows], graph.ops.batch[rows]
+    place = rows.astype(np.intp)  # looked up in several columns
+    kind, batch = graph.ops.kind[place], graph.ops.batch[place]
     is_sync = kind == OpKind.SYNC
     on_host = is_sync | (kind == OpKind.HOST)
     fused = np.zeros(size, dtype=np.bool_)  # further members of a fused launch cost nothing
     fused[1:] = (batch[1:] >= 0) & (batch[1:] == batch[:-1])
     no_launch = is_sync | fused | (kind == OpKind.EVENT_RECORD) | (kind == OpKind.EVENT_WAIT)
-    recorded = np.maximum(graph.ops.recorded_ps[rows], 0)
-    cost = np.where(kind == OpKind.HOST, recorded, np.where(no_launch, 0, costs.launch_ps))
+    cost = np.where(no_launch, 0, costs.launch_ps)
+    itself = np.flatnonzero(kind == OpKind.HOST)
+    cost[itself] = np.maximum(graph.ops.recorded_ps[place[itself]], 0)
 
     launched = np.cumsum(~on_host)
     begins = is_sync | _window_starts(launched, is_sync, on_host | fused)
@@ -90,8 +92,10 @@ def _window_starts(
 ) -> npt.NDArray[np.bool_]:
     """Where the host looks whether the queue has room: every window of launches, once it can be full."""
     since = launched - np.maximum.accumulate(np.where(is_sync, launched, 0))
-    starts: npt.NDArray[np.bool_] = (since > QUEUE_DEPTH - WINDOW) & (since % WINDOW == 1) & ~not_here
-    return starts
+    behind = np.flatnonzero(since > QUEUE_DEPTH - WINDOW)
+    starts = np.zeros(len(since), dtype=np.bool_)
+    starts[behind] = since[behind] % WINDOW == 1
+    return starts & ~not_here
 
 
 def set_host_times(

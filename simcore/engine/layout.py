@@ -57,11 +57,12 @@ class StreamLayout:
         joined = _joined(graph, flat, order, is_comm, is_run, launches.segment, waits, signals)
         joined[1:] &= stream_of[1:] == stream_of[:-1]
         heads = np.flatnonzero(~joined)
+        stream_of_item = array("i", stream_of[heads].astype(np.int32).tobytes())
         streams = np.arange(len(codes) + 1)
         first_item = np.searchsorted(stream_of[heads], streams)
         return cls(
             order, tuple(graph.ops.stream.values[c] for c in codes),
-            tuple(np.searchsorted(stream_of, streams).tolist()), heads, array("i", stream_of[heads].tolist()),
+            tuple(np.searchsorted(stream_of, streams).tolist()), heads, stream_of_item,
             np.cumsum(~joined, dtype=np.int32) - 1, tuple(first_item.tolist()), np.flatnonzero(of_host),
             src[crossing], dst[crossing], src[to_host], dst[to_host],
         )  # fmt: skip
@@ -111,10 +112,10 @@ def _joined(
 ) -> BoolArray:
     """Mask over positions: the op belongs to the item of the op before it (if on the same stream)."""
     joined = np.zeros(len(order), dtype=np.bool_)
-    previous, here = order[:-1], order[1:]
-    batch = graph.ops.batch[flat.row]
-    fused = is_comm[previous] & is_comm[here] & (batch[here] >= 0) & (batch[here] == batch[previous])
-    undisturbed = (segment[here] == segment[previous]) & ~waits[here] & ~signals[previous]
-    runs = is_run[previous] & is_run[here] & undisturbed
-    joined[1:] = (fused | runs) & (flat.instance[here] == flat.instance[previous])
+    place = order.astype(np.intp)  # looked up in many columns
+    comm, run, begins = is_comm[place], is_run[place], segment[place]
+    batch, instance = graph.ops.batch[flat.row[place]], flat.instance[place]
+    fused = comm[:-1] & comm[1:] & (batch[1:] >= 0) & (batch[1:] == batch[:-1])
+    undisturbed = (begins[1:] == begins[:-1]) & ~waits[place][1:] & ~signals[place][:-1]
+    joined[1:] = (fused | (run[:-1] & run[1:] & undisturbed)) & (instance[1:] == instance[:-1])
     return joined
