@@ -170,8 +170,10 @@ def test_of_a_script_with_fewer_steps_the_last_is_kept(pool: WorkerPool) -> None
     job = ScriptJob(SCRIPTS / "steps.py", ("once", "--local_rank={local_rank}"), world_size=2)
     graph = trace_in(pool, job, report)
     assert graph.workload.options["step"] == 0 and len(graph.programs) == 1
+    assert graph.workload.model["parameters_per_rank"] == 2 * (4 * 4 + 4)
     assert report.warnings == [
-        "the script takes no more than 1 steps: the last is kept, in which optimizers make their states"
+        "the script takes no more than 1 steps: the last is kept, in which optimizers make their states, and "
+        "memory of parameters counts with the activations'"
     ]
     with pytest.raises(InputError, match=r"before step 2 was complete \(1 optimizer\.step"):
         trace_in(pool, replace(job, exact_step=True))

@@ -97,9 +97,13 @@ def trace_in(
         except OtherStepsError as error:
             assert isinstance(job, ScriptJob)
             if error.step is not None:
+                first = (
+                    ", in which optimizers make their states, and memory of parameters counts with the "
+                    "activations'"
+                )
                 report.warnings.append(
                     f"the script takes no more than {error.step + 1} steps: the last is kept"
-                    + (", in which optimizers make their states" if error.step == 0 else "")
+                    + (first if error.step == 0 else "")
                 )
                 job = replace(job, step=error.step)
             if error.closing is not None:

@@ -35,9 +35,12 @@ class RankFacts:
 
 def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
     """Parameters and optimizer states on this rank; storages count once.  What an optimizer updates that no
-    module has (the main copies of mixed precision) is state, unless no module was seen.
+    module has (the main copies of mixed precision) is state, unless no module was seen.  A model that stays
+    on the host, where another is on the device, was only asked (for its strides).
     """
-    of_modules = {id(one): one for root in roots for one in root.parameters()}
+    models = [list(root.parameters()) for root in roots]
+    moved = [model for model in models if any(map(is_on_device, map(_local, model)))]
+    of_modules = {id(one): one for model in moved or models for one in model}
     updated = {id(one): one for optimizer in optimizers for one in _all_parameters(optimizer)}
     parameters = of_modules or updated
     local = [_local(parameter) for parameter in parameters.values()]

@@ -21,6 +21,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -369,6 +370,9 @@ class StepMarks:
                 self.done, self.recorder.recording = True, False
                 if self.describe is not None:
                     self.facts = self.describe()
+                elif not self.step:  # the model was made within the step
+                    count = held(self.roots.values(), self.optimizers.values()).num_parameters
+                    self.facts = replace(self.facts, num_parameters=count)
             self._patience -= 1
             if self._patience and self._awaits_optimizer():
                 self._steps_now = 0
