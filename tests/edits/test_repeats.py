@@ -95,6 +95,22 @@ def test_what_is_not_seen_is_refused(tmp_path, edit, reason):
     assert reason in str(error.value)
 
 
+def test_layers_of_microbatches_that_differ_are_no_microbatches(tmp_path):
+    # Four microbatches, each with a head of its own: all that repeats are three layers, four times.
+    names = [name for head in range(4) for name in (f"head_{head}", *["gemm", "norm", "act"] * 3)]
+    events = [step(1, 0, 900)]
+    for place, name in enumerate(names):
+        events += launched(name, 1 + 0.001 * place, 20 * (place + 1), 15, corr=place + 1)
+    job = import_traces([write(tmp_path / "t.json", events)])
+    for edit, reason in (
+        ("num_microbatches=4:8", "no group of kernels repeats 4 times; groups repeat 3 ("),
+        ("num_microbatches=8", "one level of repetition"),
+    ):
+        with pytest.raises(InputError) as error:
+            edit_recording(job, [edit], None)
+        assert reason in str(error.value)
+
+
 def test_kernels_that_do_not_repeat_are_refused(tmp_path):
     events = [step(1, 0, 900)]
     for i in range(20):

@@ -63,13 +63,20 @@ def _level(step: _RepeatedStep, old: int | None, inner: bool) -> Level:
     if old is not None:
         # A pipeline's stage has a share of the layers; its first microbatches run before a steady state.
         fits = [
-            level for level in clear if (old % level.count == 0 if inner else old // 2 < level.count <= old)
+            level
+            for level in clear
+            if (old % level.count == 0 if inner else old // 2 < level.count <= old and _is_once(level))
         ]
         if not fits:
             told = ", ".join(f"{level.count} ({level.share:.0%} of the time)" for level in clear)
             raise InputError(f"no group of kernels repeats {old} times; groups repeat {told} times")
         return fits[-1 if inner else 0]
     return clear[-1 if inner else 0]
+
+
+def _is_once(level: Level) -> bool:
+    """Whether a step has its groups once, as it has microbatches; layers come again in each pass of each."""
+    return sum(abs(run.count - level.count) <= 1 for run in level.runs) == 1
 
 
 @edit("layers", value=COUNT, help="layers of the model, told by repetition", kinds=("recorded",))
@@ -105,7 +112,7 @@ def _repeated(job: EditableJob, call: EditCall, *, inner: bool) -> Edited:
         bounds = range(int(graph.template_start[index]), int(graph.template_start[index + 1]))
         for step in _steps(job, index, rank):
             level = _level(step, old, inner)
-            if not inner and old is None and level is step.levels[-1]:
+            if not inner and old is None and (level is step.levels[-1] or not _is_once(level)):
                 raise InputError(
                     "one level of repetition is seen, the layers: the recording has one microbatch, or its"
                     " microbatches differ"
