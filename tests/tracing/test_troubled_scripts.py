@@ -131,6 +131,8 @@ def test_ranks_that_code_names(tmp_path: Path) -> None:
         "y = 3 < args.local_rank or dist.get_rank() in (4, 5) or r == 0 or size == 6 or rank != 63\n"
     )
     assert named_ranks(script, 64) == (1, 2, 3, 4, 5)
+    script.write_text("r, w = dist.get_rank(), dist.get_world_size()\nx = r in (2, 3, 6) or w == 5\n")
+    assert named_ranks(script, 64) == (2, 3, 6)
     script.write_text(
         "parser.add_argument('--log-rank', type=int, default=7)\nparser.add_argument('--steps', default=9)\n"
         "if rank == args.profile_rank or rank == args.log_rank or config['odd'] == get_rank(): 0\n"

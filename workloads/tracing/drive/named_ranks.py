@@ -73,9 +73,9 @@ def _compared(tree: ast.Module, given: dict[str, int]) -> Iterator[int]:
     names = {
         target.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _says_rank(node.value, ())
-        for target in node.targets
-        if isinstance(target, ast.Name)
+        if isinstance(node, ast.Assign)
+        for target, value in _assigned(node)
+        if isinstance(target, ast.Name) and _says_rank(value, ())
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
@@ -85,6 +85,15 @@ def _compared(tree: ast.Module, given: dict[str, int]) -> Iterator[int]:
                     yield from _numbers(side)
                     if isinstance(node.ops[0], ast.Eq | ast.NotEq):
                         yield from _named(side, options)
+
+
+def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is assigned what, each of several at once by itself (``r, w = get_rank(), get_world_size()``)."""
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=False)
+        else:
+            yield target, node.value
 
 
 def _says_rank(node: ast.expr, names: Iterable[str]) -> bool:
