@@ -161,3 +161,6 @@ def test_zero_plus_plus_gathers_eight_bits_and_exchanges_four(traced: dict[Any, 
 def test_every_rank_of_sharded_states_does_what_its_class_does(pool: WorkerPool) -> None:
     found = compared(pool, ScriptJob(SCRIPT, ("1",), world_size=12, gpus_per_node=6))
     assert found.wrong == [] and len(found.graph.programs) > 2
+    assert (
+        len(found.report.ranks_run) < 12
+    )  # places with pieces of equal sizes are told by how tensors are cut
