@@ -27,6 +27,7 @@ MODES = {
     "lora": 2,
     "unused": 2,
     "fsdp1": 2,
+    "fsdp1_kept": 2,
     "fsdp2": 2,
     "tp": 2,
     "hsdp": 4,

@@ -1,7 +1,8 @@
 """A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
 
-``small.py MODE``: ddp, accumulate, checkpoint, lora, unused (a block is), fsdp1, fsdp2, fsdp2_near
-(gathered again from one other), tp, fsdp2_tp, hsdp, beside (a gather that the model does not use).
+``small.py MODE``: ddp, accumulate, checkpoint, lora, unused (a block is), fsdp1, fsdp1_kept
+(gathered through two microbatches), fsdp2, fsdp2_near (gathered again from one other), tp, fsdp2_tp, hsdp,
+beside (a gather that the model does not use).
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import all_gather_tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -64,10 +65,11 @@ def wrap(model, mode, device):
     kind, world = device.type, dist.get_world_size()
     if mode in ("ddp", "accumulate", "checkpoint", "lora", "unused"):
         return DistributedDataParallel(model, bucket_cap_mb=0.2, find_unused_parameters=mode == "unused")
-    if mode == "fsdp1":
+    if mode in ("fsdp1", "fsdp1_kept"):
         policy = ModuleWrapPolicy({Block})
+        sharded = ShardingStrategy.FULL_SHARD if mode == "fsdp1" else ShardingStrategy.SHARD_GRAD_OP
         return FullyShardedDataParallel(
-            model, auto_wrap_policy=policy, device_id=device, use_orig_params=True
+            *(model, None, sharded), auto_wrap_policy=policy, device_id=device, use_orig_params=True
         )
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     if mode == "tp":
@@ -108,8 +110,9 @@ def main(mode, steps=3):
         model = wrap(model, mode, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     for _ in range(steps):
-        for index in range(MICROBATCHES if mode == "accumulate" else 1):
-            last = mode != "accumulate" or index == MICROBATCHES - 1
+        microbatches = MICROBATCHES if mode in ("accumulate", "fsdp1_kept") else 1
+        for index in range(microbatches):
+            last = index == microbatches - 1
             with contextlib.nullcontext() if last else model.no_sync():
                 batch = torch.zeros(BATCH, WIDTH, device=device)
                 gathered = all_gather_tensor(batch, 0, dist.group.WORLD) if mode == "beside" else None

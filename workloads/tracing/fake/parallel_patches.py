@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
+import torch.distributed.fsdp._flat_param as fsdp1_parameters
 import torch.distributed.fsdp._fully_shard._fsdp_init as fsdp2_init
 import torch.distributed.tensor._random as dtensor_random
 import torch.distributed.utils as dist_utils
@@ -36,6 +37,9 @@ def install() -> None:
     _patch_reducer()
     _patch_device_mesh()
     fsdp2_init._move_states_to_device = _move_states
+    # FSDP1 asks for an address whether a parameter is gathered; memory that is not here has a size alone.
+    flat: Any = fsdp1_parameters
+    flat._data_ptr_allocated = flat._storage_size_allocated
     dtensor_random.is_rng_supported_mesh = lambda _mesh: False  # type: ignore[assignment]
 
 
