@@ -24,6 +24,7 @@ from simcore.collectives.kinds import Collective
 from simcore.collectives.kinds.schedule import aggregated_hops
 from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.tree import double_binary_tree
+from simcore.distinct import distinct
 from simcore.hardware.topology import Topology
 
 #: GPUs of a domain that keep a slice of a switch's sums (NCCL src/include/device.h: NCCL_MAX_NVLS_ARITY).
@@ -83,22 +84,42 @@ def load_of_hops(fabric: Topology, hops: Ids, num_bytes: float, sent_bytes: floa
     hops = hops[hops[:, 0] != hops[:, 1]]
     if not len(hops):
         return LinkLoad(fabric).per_byte(sent_bytes)
-    most = int(hops.max()) + 1
-    pairs, number = np.unique(hops[:, 0] * most + hops[:, 1], return_counts=True)
-    routes = fabric.routes(pairs // most, pairs % most)
+    source, target, number = _different(hops, fabric.cluster.gpus_per_node)
+    routes = fabric.routes(source, target)
     hop, step = np.nonzero(routes >= 0)
-    ids, place = np.unique(routes[hop, step], return_inverse=True)
-    connections = np.bincount(place, weights=number[hop])
+    passed = routes[hop, step]
+    connections = np.bincount(passed, weights=number[hop])
+    ids = np.flatnonzero(connections)
+    connections = connections[ids]
     sums = np.cumsum(np.full(int(connections.max()), num_bytes))  # as if added one by one
     loads = sums[connections.astype(np.int64) - 1] / sent_bytes
     is_nic = fabric.are_sending_nics(routes)
     nic = np.where(is_nic.any(axis=1), is_nic.argmax(axis=1), routes.shape[1])[hop]
     last = (routes >= 0).sum(axis=1)[hop] - 1
     behind = (nic < step) & (step < last)
-    from_nic = routes[hop[behind], nic[behind]]
-    met = np.unique(np.stack([place[behind], from_nic]), axis=1)[0]
-    inputs = np.bincount(met, minlength=len(ids)).astype(np.float64)
+    links = int(ids[-1]) + 1
+    met = distinct(routes[hop[behind], nic[behind]] * links + passed[behind]) % links
+    inputs = np.bincount(met, minlength=links)[ids].astype(np.float64)
     return LoadPerByte(ids, loads, float((connections / loads).max()), inputs)
+
+
+def _different(hops: Ids, per_node: int) -> tuple[Ids, Ids, Ids]:
+    """Different hops, from and to which GPU, and how often each is made.
+
+    Channels make those within nodes again and again: counted, not sorted.
+    """
+    source, target = hops[:, 0], hops[:, 1]
+    near = source // per_node == target // per_node
+    within = np.bincount(source[near] * per_node + target[near] % per_node)
+    key = np.flatnonzero(within)
+    most = int(hops.max()) + 1
+    pairs, number = np.unique(source[~near] * most + target[~near], return_counts=True)
+    there = key // per_node
+    return (
+        np.concatenate([there, pairs // most]),
+        np.concatenate([there - there % per_node + key % per_node, pairs % most]),
+        np.concatenate([within[key], number]),
+    )
 
 
 def _exit_local(members: int, rotation: int, node: int) -> int:
@@ -142,24 +163,20 @@ def tree_rotations(layout: PlacedGroup) -> int:
     return len(layout.rings) or layout.max_per_node
 
 
-def _chains(layout: PlacedGroup, rotation: int) -> list[tuple[int, ...]]:
-    """GPUs of each node, that in the tree of nodes first; without NVSwitches a piece of a ring."""
-    if not layout.rings:
-        starts = [rotation % len(gpus) for gpus in layout.nodes]
-        return [gpus[start:] + gpus[:start] for gpus, start in zip(layout.nodes, starts, strict=True)]
-    ring, chains, first = layout.rings[rotation], [], 0
-    for gpus in layout.nodes:
-        chains.append(ring[first : first + len(gpus)])
-        first += len(gpus)
-    return chains
+def _chained(layout: PlacedGroup, rotation: int, size: Ids, first: Ids) -> Ids:
+    """GPUs node by node, that in the tree of nodes first; without NVSwitches a piece of a ring."""
+    if layout.rings:
+        return np.array(layout.rings[rotation], dtype=np.int64)
+    gpus = np.fromiter(chain.from_iterable(layout.nodes), dtype=np.int64, count=layout.num_ranks)
+    begin = np.repeat(first, size)
+    return gpus[begin + (np.arange(len(gpus)) - begin + rotation) % np.repeat(size, size)]
 
 
 def tree_edges(layout: PlacedGroup, rotation: int, which: int) -> Ids:
     """(child, parent) GPUs of one channel, [edges, 2]: a chain in each node, its head in a tree of nodes."""
-    chains = _chains(layout, rotation)
-    sizes = np.array([len(one) for one in chains])
-    first = np.cumsum(sizes) - sizes
-    gpus = np.fromiter(chain.from_iterable(chains), dtype=np.int64, count=int(sizes.sum()))
+    size = np.array([len(gpus) for gpus in layout.nodes])
+    first = np.cumsum(size) - size
+    gpus = _chained(layout, rotation, size, first)
     above = np.arange(len(gpus)) - 1
     parent = np.array(double_binary_tree(layout.num_nodes)[which].parent)
     above[first] = np.where(parent >= 0, first[parent], -1)

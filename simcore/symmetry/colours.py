@@ -41,6 +41,8 @@ def _by_appearance(first: IntArray, number: IntArray) -> IntArray:
 
 def first_seen(matrix: IntArray) -> IntArray:
     """Each row relabelled by first appearance within it: ``[7, 3, 7, 9]`` becomes ``[0, 1, 0, 2]``."""
+    if matrix.shape[1] == 2:
+        return np.stack([np.zeros(len(matrix), dtype=np.int64), matrix[:, 0] != matrix[:, 1]], axis=1)
     order = np.argsort(matrix, axis=1, kind="stable")
     ordered = np.take_along_axis(matrix, order, axis=1)
     starts = np.ones_like(ordered, dtype=np.bool_)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import LinkUses
+from simcore.distinct import distinct
 from simcore.graph import Graph, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray
 from simcore.records import dataclass
@@ -152,7 +153,7 @@ def _relation(
                     carries[number, k, port] = True
     return Relation(
         name, delta, tuple(calls), members, colour_by_pattern[pattern], roles_by_pattern[pattern],
-        np.unique(fabric.own[gpus][carries[pattern]]), _spread(uses, pattern, gpus, fabric),
+        distinct(fabric.own[gpus][carries[pattern]]), _spread(uses, pattern, gpus, fabric),
     )  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def _patterns(gpus: IntArray, fabric: Fabric, *, in_order: bool) -> IntArray:
     which members share a NIC or leaf.  ``in_order``: rings and trees follow nodes and GPUs in ascending
     order, wherever placement has put the members.
     """
-    if not fabric.is_alike:
+    if not fabric.is_alike or len(gpus) == 1:
         return np.arange(len(gpus), dtype=np.int64)
     node_figures, uneven = fabric.node_figures
     place = gpus % fabric.per_node
