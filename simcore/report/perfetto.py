@@ -8,7 +8,7 @@ Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nan
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +64,11 @@ def write_perfetto(
     *,
     host: bool = False,
     max_counter_rows: int = DEFAULT_MAX_COUNTER_ROWS,
-    before_memory: Callable[[], None] = lambda: None,
 ) -> PerfettoExport:
     """Write the rows of ``ranks`` to ``path``: gzipped JSON, or Perfetto's packets if it ends in .pftrace.
 
     ``host`` adds what the host does.  It mostly waits for its GPU: with that, a rank folded to one line
-    looks busy from beginning to end.  ``before_memory`` is called before memory curves are read, at the end.
+    looks busy from beginning to end.
 
     Errors: InputError for a rank outside the job.
     """
@@ -79,13 +78,13 @@ def write_perfetto(
     count = 0
     with whole_file(path) as fresh:
         if path.suffix == ".pftrace":
-            batches = list(_batches(timeline, ranks, host, counters, before_memory))
+            batches = list(_batches(timeline, ranks, host, counters))
             count = sum(batch.count for batch in batches)
             fresh.write_bytes(b"".join(perfetto_packets(batches)))
         else:
             with compressed(fresh) as write:
                 write(_header(timeline.info, counters.left_out))
-                for batch in _batches(timeline, ranks, host, counters, before_memory):
+                for batch in _batches(timeline, ranks, host, counters):
                     write(batch.text if count else batch.text[2:])  # no comma before the first
                     count += batch.count
                 write(b"\n]}\n")
@@ -105,11 +104,7 @@ def _header(info: RunInfo, left_out: Sequence[str]) -> bytes:
 
 
 def _batches(
-    timeline: Timeline,
-    ranks: Sequence[int],
-    host: bool,
-    counters: ChosenCounters,
-    before_memory: Callable[[], None],
+    timeline: Timeline, ranks: Sequence[int], host: bool, counters: ChosenCounters
 ) -> Iterator[Events]:
     arrows = Arrows()
     stage_of: dict[int, int] = {}
@@ -122,7 +117,6 @@ def _batches(
     if counters.has_links:
         yield _process_events(LINKS_PID, "other links", len(ranks))
     yield from counters.events()
-    before_memory()
     yield from memory_events(timeline.run_dir, stage_of)
     if not counters.places:
         yield Events.of(map(origin_event, ranks[:1]))

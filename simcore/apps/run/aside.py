@@ -77,29 +77,6 @@ class Aside(Generic[Found]):
             self._child = 0
 
 
-class Notice:
-    """That this process has done something, for one who waits for it: a fork, or it itself afterwards."""
-
-    def __init__(self) -> None:
-        self._process = os.getpid()
-        self._reading, self._writing = os.pipe()
-
-    def tell(self) -> None:
-        """It is done."""
-        os.write(self._writing, b".")
-
-    def wait(self) -> None:
-        """Return when it is done, or when who would have told is gone."""
-        if os.getpid() != self._process:
-            os.close(self._writing)
-        os.read(self._reading, 1)
-
-    def close(self) -> None:
-        """Nobody waits any more."""
-        os.close(self._reading)
-        os.close(self._writing)
-
-
 def once(work: Callable[[], Found]) -> Iterator[Found]:
     """Work that finds one thing, for :func:`aside`."""
     yield work()

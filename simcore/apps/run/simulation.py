@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from simcore.analysis import CriticalPath, StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
-from simcore.apps.run.aside import Notice, aside, once
+from simcore.apps.run.aside import aside, once
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.beside import beside_analysis
 from simcore.apps.run.facts import run_facts
@@ -177,25 +177,20 @@ def run_scenario(
             warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
             facts = _facts(scenario, found, graph, cluster, ran, question, stages, warned)
             described = found.description if not done else None
+            curves = partial(write_memory_curves, folder, graph, result, described)
             tables = SimulatedTables(folder, graph, result)
             timeline = unwritten(folder, graph, result, facts, tables)
             stage_of = {rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans}
             large = page and timeline.is_large
+            beside = partial(beside_analysis, timeline, curves, stage_of, path=large, perfetto=perfetto)
             timeline.let_go()
             give_back_memory()  # of which a fork would have as much
             with (
-                closing(Notice()) as drawn,
                 asked_commit() as commit,
                 aside(partial(once, partial(store, folder, tables)), forked=page) as stored,
-                aside(
-                    partial(beside_analysis, timeline, stage_of, drawn.wait, path=large, perfetto=perfetto),
-                    forked=page,
-                ) as exported,
+                aside(beside, forked=page) as exported,
             ):
                 with stages.stage("analysing"):
-                    peaks = write_memory_curves(folder, graph, result, described)
-                    drawn.tell()
-                    give_back_memory()
                     analysis = analyse(timeline)
                     band, nearest = stated_band(
                         ran.step_s, graph.workload, cluster.gpu, settings=scenario.settings.given,
@@ -211,7 +206,7 @@ def run_scenario(
                             "memory_verdict": str(fits),
                             "warnings": (*result.warnings, *_tight(fits), *facts.warnings),
                             "assumptions": (*facts.assumptions, f"memory {fits}, by {fits.source}", *added),
-                            "memory_peaks": peaks,
+                            "memory_peaks": exported.result().peaks,
                             "tornado": answers,
                         }
                     )
@@ -231,13 +226,13 @@ def run_scenario(
                     with stages.stage("writing the page"):
 
                         def critical() -> CriticalPath | None:
-                            return exported.result().path if large else None
+                            return exported.result(1).path if large else None
 
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
                 with stages.stage("writing the timeline"):
                     stored.result()
                 with stages.stage("writing for Perfetto") if perfetto else nullcontext():
-                    shown = exported.result(1 if perfetto else 0)
+                    shown = exported.result(2 if perfetto else 1)
             info = info.model_copy(update={"wall_s": dict(stages.seconds)})
             info.write(folder)
         return FinishedRun(

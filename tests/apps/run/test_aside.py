@@ -6,13 +6,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from simcore.apps.run.aside import Aside, Notice, aside, once
+from simcore.apps.run.aside import Aside, aside, once
 from simcore.errors import OutOfMemoryError
 
 
@@ -44,20 +43,6 @@ def test_each_thing_that_is_found_comes_before_the_next(forked: bool, tmp_path: 
         assert begun.result() == "first"
         with pytest.raises(OutOfMemoryError):
             begun.result(2)
-
-
-@pytest.mark.parametrize("forked", [True, False])
-def test_a_fork_waits_for_what_this_process_does(forked: bool, tmp_path: Path) -> None:
-    def work() -> Iterator[str]:
-        yield "before"
-        drawn.wait()
-        yield (tmp_path / "file").read_text()
-
-    with closing(Notice()) as drawn, aside(work, forked=forked) as begun:
-        assert begun.result() == "before"
-        (tmp_path / "file").write_text("written")
-        drawn.tell()
-        assert begun.result(1) == "written"
 
 
 @pytest.mark.parametrize("forked", [True, False])
