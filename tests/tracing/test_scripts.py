@@ -105,6 +105,14 @@ def test_shards_that_are_kept_for_the_backward_pass_are_no_tensor_parallelism(po
     assert graph.workload.dims == {"dp": 4}
 
 
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
+def test_gradients_of_the_few_that_are_trained_are_no_tensor_parallelism(pool: WorkerPool, mode: str) -> None:
+    # Reduced are 4 * (512 + 260) bytes, less than the 33,860 parameters; inside of modules norms exchange
+    # their sums, or shards are gathered.
+    graph = trace_in(pool, ScriptJob(SCRIPTS / "frozen.py", (mode,), world_size=2))
+    assert graph.workload.dims == {"dp": 2}
+
+
 def test_fsdp1_and_hsdp(pool: WorkerPool) -> None:
     flat = calls(run(pool, "small.py", "fsdp1"))
     assert flat["grad_sync", "reduce_scatter", "world", 4 * BLOCK] == 3

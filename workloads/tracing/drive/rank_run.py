@@ -320,6 +320,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         holders=() if job.by_recipe else largest_holders(shown, memory),
         peaks=() if job.by_recipe else tuple(peak_by_phase(shown, held).items()),
         num_parameters=facts.num_parameters,
+        num_trained=facts.num_trained,
         precision=_precision(recording),
         stand_ins=tuple(sorted(finder.used)),
         counted=tuple(sorted(kernels.counted)),

@@ -24,12 +24,13 @@ class RankTrace:
 
     ``groups``: members of the groups it used, by symbol; ``families``: (symbol, members) of the groups that
     it asked for, on rank 0 every group of the world; ``memory`` holds the static bytes only; ``asked``:
-    values that the run did not have, with how often; ``unused``: answers that no site asked for;
-    ``holders``: what is held when memory is highest, largest first; ``peaks``: highest bytes while each phase
-    runs; ``num_parameters``: elements of this rank's parameters; ``stand_ins``: extensions that it imported
-    and that are not installed; ``counted``: kernels whose own code says what they cost; ``call_sites``: lines
-    of code that communicated, in order; ``held``: bytes of each storage that lasts, by category; ``named``:
-    ranks that the script's code names; ``cut``: tensors whose shards are cut across them.
+    values that the run did not have, with how often; ``unused``: answers that no site asked for; ``holders``:
+    what is held when memory is highest, largest first; ``peaks``: highest bytes while each phase runs;
+    ``num_parameters``: elements of this rank's parameters, ``num_trained`` of those that it trains;
+    ``stand_ins``: extensions that it imported and that are not installed; ``counted``: kernels whose own code
+    says what they cost; ``call_sites``: lines of code that communicated, in order; ``held``: bytes of each
+    storage that lasts, by category; ``named``: ranks that the script's code names; ``cut``: tensors whose
+    shards are cut across them.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class RankTrace:
     holders: tuple[Holder, ...]
     peaks: tuple[tuple[str, int], ...]
     num_parameters: int
+    num_trained: int
     precision: str
     stand_ins: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()

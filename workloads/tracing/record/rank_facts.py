@@ -20,13 +20,14 @@ from workloads.tracing.record.cut_shards import CutTensors, cut_tensors
 @dataclass(frozen=True)
 class RankFacts:
     """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
-    parameters, the first layer of each model chunk (() where none is known), versions beside torch's;
-    ``sizes``: bytes of each storage of what ``memory`` has, by category; ``cut``: tensors whose shards are
-    cut across them.
+    parameters and of those that it trains, the first layer of each model chunk (() where none is known),
+    versions beside torch's; ``sizes``: bytes of each storage of what ``memory`` has, by category;
+    ``cut``: tensors whose shards are cut across them.
     """
 
     memory: MemoryProfile
     num_parameters: int = 0
+    num_trained: int = 0
     layer_offset: tuple[int, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -60,6 +61,7 @@ def held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> Ran
     return RankFacts(
         MemoryProfile(sum(own), 0, sum(state)),
         sum(tensor.numel() for tensor in local),
+        sum(_local(one).numel() for one in parameters.values() if one.requires_grad),
         sizes={"parameters": own, "optimizer states": state},
         cut=cut_tensors(roots),
     )

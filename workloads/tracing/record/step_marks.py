@@ -371,8 +371,10 @@ class StepMarks:
                 if self.describe is not None:
                     self.facts = self.describe()
                 elif not self.step:  # the model was made within the step
-                    count = held(self.roots.values(), self.optimizers.values()).num_parameters
-                    self.facts = replace(self.facts, num_parameters=count)
+                    count = held(self.roots.values(), self.optimizers.values())
+                    self.facts = replace(
+                        self.facts, num_parameters=count.num_parameters, num_trained=count.num_trained
+                    )
             self._patience -= 1
             if self._patience and self._awaits_optimizer():
                 self._steps_now = 0

@@ -139,7 +139,7 @@ def _used_for(trace: RankTrace, axis: WorldAxis, groups: Collection[str], rings:
         return "cp" if any("att" in module.lower() for module in exchanging) else "ep"
     reduced = sum(size for _, phase, _, size in calls if phase in _REDUCING)
     forward = any(phase != "bwd" for _, phase, _, _ in inside)  # else shards are kept for the backward pass
-    return "tp" if forward and reduced < trace.num_parameters else "dp"
+    return "tp" if forward and reduced < trace.num_trained else "dp"
 
 
 def _calls(trace: RankTrace, groups: Collection[str]) -> list[_Call]:
