@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,6 +16,9 @@ from tests.tracing.small_jobs import rows
 from tests.tracing.test_habits import flops, names, trace
 from workloads.tracing.drive.doubts import doubts
 from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rank_classes import TraceReport
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.trace import trace_in
 from workloads.tracing.record.tokens import TokensOfStep, tokens_of_step
 
 
@@ -54,6 +58,16 @@ def test_microbatches_of_other_lengths_have_the_longest(pool: WorkerPool, tmp_pa
     # One rank of the first kind and three of the other, each pair of which holds the same.
     found = tokens_of_step([(1, first), (3, others)], {"dp": 2, "tp": 2})
     assert found == TokensOfStep((5 + 4 + 3 * (14 + 7)) // 2, sequences=1, length=14)
+
+
+def test_where_batches_of_ranks_differ_in_length_every_rank_is_run(pool: WorkerPool) -> None:
+    job, report = ScriptJob(Path(__file__).parent / "scripts" / "lengths.py", world_size=8), TraceReport()
+    graph = trace_in(pool, job, report)
+    assert [list(one.rank_list()) for one in graph.programs] == [[0, 1, 2, 4, 5, 6], [3, 7]]
+    assert report.ranks_run == list(range(8)) and not any("lengths" in one for one in report.warnings)
+    few = TraceReport()
+    trace_in(pool, replace(job, max_ranks=6), few)
+    assert len(few.ranks_run) == 6 and any("other lengths" in one for one in few.warnings)
 
 
 def test_jagged_tensors_attend_within_their_sequences(pool: WorkerPool, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from workloads.tracing.fake import device
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import assemble
 from workloads.tracing.record.recording import GROUP
+from workloads.tracing.record.tokens import microbatches_of
 from workloads.tracing.record.uneven import levelled
 
 
@@ -119,6 +120,9 @@ def _trace_once(
             return Rounds(pool, job_of, Path(mail), phase, progress, report.processes)
 
         found = job.distinct_ranks(start, report)
+        if not job.by_recipe and _lengths_differ(found):
+            # Lengths are the data's, and those of ranks between two that agree follow from nothing.
+            found = found.settle(range(job.world_size)) or found
         graph = _assembled(job, found, name)
         while True:
             try:
@@ -130,6 +134,11 @@ def _trace_once(
                     raise GraphError(f"{error}{_places(error, found)}") from None
                 found = settled
                 graph = _assembled(job, found, name)
+    if not job.by_recipe and len(report.ranks_run) < job.world_size and _lengths_differ(found):
+        report.warnings.append(
+            f"ranks read batches of other lengths than others; {len(report.ranks_run)} of {job.world_size} "
+            "were run (--max-ranks), and what the rest read is not known"
+        )
     if found.assumed:
         report.warnings.append(
             f"ranks differ from each other; {len(report.ranks_run)} were run"
@@ -140,6 +149,12 @@ def _trace_once(
         _describe(report, found)
         report.warnings += doubts(graph, report.values)
     return graph
+
+
+def _lengths_differ(found: DistinctRanks) -> bool:
+    """Whether ranks that were run look up batches of different shapes."""
+    shapes = {tuple(microbatches_of(one)) for one in found.seen}
+    return len(shapes - {()}) > 1
 
 
 def _places(error: DisagreementError, found: DistinctRanks) -> str:

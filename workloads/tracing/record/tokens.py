@@ -36,7 +36,7 @@ def tokens_of_step(traces: Sequence[tuple[int, RankTrace]], dims: Mapping[str, i
     of them, those along tp the same.  Lookups of one dimension, which may be positions, count where there
     are no others (packed sequences).  A step without attention is not of tokens.
     """
-    each = [_microbatches(one) for _, one in traces]
+    each = [microbatches_of(one) for _, one in traces]
     cp, many = dims.get("cp", 1), sum(number for number, _ in traces)
     looked_up = sum(number * sum(map(math.prod, own)) for (number, _), own in zip(traces, each, strict=True))
     total = looked_up * dims.get("dp", 1) * cp // many
@@ -47,8 +47,8 @@ def tokens_of_step(traces: Sequence[tuple[int, RankTrace]], dims: Mapping[str, i
     return TokensOfStep(total, math.prod(sequences), length * cp)
 
 
-def _microbatches(trace: RankTrace) -> list[tuple[int, ...]]:
-    """Shapes of what each microbatch of a rank looks up."""
+def microbatches_of(trace: RankTrace) -> list[tuple[int, ...]]:
+    """Shapes of what each microbatch of a rank looks up: (sequences, length), or (tokens,) of packed ones."""
     program = trace.program
     said = {str(one) for column in (NAME, OP_CLASS) for one in program.column(column)}
     if not any(word in one for one in said for word in _ATTENDS):
