@@ -329,6 +329,9 @@ def idioms(rank, ranks, device, gloo, store):
             functional.broadcast(dev([rank, 1]), ranks - 1, dist.group.WORLD) + 0
         ).tolist(),
         "counts for each": lambda: dealt(dev([[10 * rank + to] for to in range(ranks)])),
+        "counts for each, functional": lambda: functional.all_to_all_single(
+            dev([10 * rank + to for to in range(ranks)]), None, None, dist.group.WORLD
+        ).tolist(),
         "sums for each": lambda: summed_of_own_row(dev([[rank + to, 1] for to in range(ranks)])),
         "seed of the last": lambda: broadcast(t([100 + rank]).to(device), ranks - 1),
         "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
@@ -346,6 +349,7 @@ def idioms(rank, ranks, device, gloo, store):
         "sizes sent both ways": lambda: swapped(dev([rank + 3]), rank),
         "by gloo from hand to hand": lambda: passed_on(t([rank + 3]), rank, gloo),
         "store": lambda: handed_on(store, rank),
+        "store of the world": lambda: handed_on(dist.distributed_c10d._get_default_store(), rank),
         "barrier": lambda: dist.barrier() is None,
         "monitored_barrier": lambda: dist.monitored_barrier(gloo, timedelta(seconds=60)) is None,
         "ranks of a group": lambda: dist.get_process_group_ranks(gloo),

@@ -33,6 +33,24 @@ class KeyStore(Store):
             self._held[key] = object_exchange.mailbox.posted(key)
         return self._held[key]
 
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values at ``keys``."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Each of ``values`` at its key."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """``value`` behind what this rank has at ``key``."""
+        more = value.encode() if isinstance(value, str) else bytes(value)
+        self.set(key, self._held.get(key, b"") + more)
+
+    def has_extended_api(self) -> bool:
+        """Whether several keys can be asked for at once."""
+        return True
+
     def add(self, key: str, amount: int) -> int:
         """``amount`` more at ``key``; the sum."""
         total = int(self._held.get(key, b"0")) + amount

@@ -98,7 +98,8 @@ def _arrived(name: str, args: Any, group: Any, reduce_op: str, alike: bool) -> l
         reduced = _REDUCE[reduce_op](torch.stack([values[0] for values in given]))
         return [reduced.reshape(size, -1)[mine]]
     if name == "alltoall_base_":
-        given, splits = _of_all(args[1], group, alike), args[4] or None
+        # What is split evenly here is everywhere: functional collectives always say how.
+        given, splits = _of_all(args[1], group, alike), args[4] if _differ(args[3], args[4]) else None
         if given is None or (splits and not alike) or (splits is None and given[0][0].shape[0] % size):
             return None
         return [torch.cat([torch.split(one, splits or one.shape[0] // size)[mine] for (one,) in given])]
@@ -160,6 +161,10 @@ def transfer(sends: bool, tensors: Sequence[torch.Tensor], group: Any, peer: int
                     assume(tensor)
 
     return arrive
+
+
+def _differ(*splits: Sequence[int]) -> bool:
+    return any(len(set(rows or ())) > 1 for rows in splits)
 
 
 def _array(values: torch.Tensor) -> Any:

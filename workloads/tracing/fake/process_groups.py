@@ -42,6 +42,9 @@ current_batch: int = -1
 place_in_world = (0, 1)
 place_on_node = (0, 1)
 
+#: The store of the world: torch keeps its C++ half alone.
+_default_store: Any = None
+
 #: What torch calls the default of gloo for tensors of the host and NCCL for those of the GPU.
 _BOTH = "undefined"
 
@@ -162,8 +165,10 @@ def _init_process_group(
             f"the script makes itself rank {place[0]} of {place[1]}, and is traced as rank "
             f"{place_in_world[0]} of {place_in_world[1]}"
         )
+    global _default_store
     distributed: Any = dist
-    _real_init("fake", rank=place[0], world_size=place[1], store=store or distributed.HashStore())
+    _default_store = store or distributed.HashStore()
+    _real_init("fake", rank=place[0], world_size=place[1], store=_default_store)
     default = _BOTH if device_id is None else "nccl"
     _backends[distributed_c10d._get_default_group().group_name] = str(backend or default).lower()
 

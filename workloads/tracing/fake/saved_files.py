@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed.checkpoint as dist_checkpoint
 import torch.hub
 from torch.nn.modules.module import _IncompatibleKeys
 
-from workloads.tracing.fake import late_files
+from workloads.tracing.fake import checkpoints, late_files
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.outside_world import NetworkCallError
 
@@ -114,8 +113,7 @@ def install() -> None:
     shutil.copystat = _unless_held(shutil.copystat)
     if importlib.util.find_spec("safetensors") is not None:
         _hold_safetensors()
-    for name in ("save", "load", "async_save"):  # whole checkpoints of weights, which have no values
-        setattr(dist_checkpoint, name, lambda *_args, **_kwargs: None)
+    checkpoints.install()
 
 
 def _downloading(original: Callable[..., Any]) -> Callable[..., Any]:

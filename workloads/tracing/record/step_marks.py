@@ -2,15 +2,16 @@
 
 Note [Steps of a script]
     A step ends with ``optimizer.step()``.  Several optimizers that step one after the other, without a
-    forward or backward between, end one step together: as many as the first step had.  Where another one
-    steps later for the first time (the generator's behind the discriminator's), the program is run again, and
-    a step ends with that one; while one that was made has not stepped, it is waited for.  Where no optimizer
-    of torch steps, a step ends with the forward or backward pass that follows writing parameters behind a
-    backward pass: the program updates them itself.  Sharded parameters are written to be gathered, too: where
-    an optimizer was made for them, it is waited for, and only where it has not stepped in
-    :data:`_MOST_BACKWARDS` backward passes is the program run again to believe what it writes.  A script that
-    says ``with simcore_step():`` is believed instead.  A recipe says everything itself: steps, what runs in
-    them
+    forward or backward between, end one step together: as many as the first step had.  An optimizer that
+    steps before anything was computed makes its states (to load a checkpoint into them), which is no step.
+    Where another one steps later for the first time (the generator's behind the discriminator's), the program
+    is run again, and a step ends with that one; while one that was made has not stepped, it is waited for.
+    Where no optimizer of torch steps, a step ends with the forward or backward pass that follows writing
+    parameters behind a backward pass: the program updates them itself.  Sharded parameters are written to be
+    gathered, too: where an optimizer was made for them, it is waited for, and only where it has not stepped
+    in :data:`_MOST_BACKWARDS` backward passes is the program run again to believe what it writes.  A script
+    that says ``with simcore_step():`` is believed instead.  A recipe says everything itself: steps, what runs
+    in them
     (:meth:`StepMarks.action_begins`, :meth:`StepMarks.part_begins`) and what its rank holds.
 """
 
@@ -127,9 +128,9 @@ class StepMarks:
         self._by_recipe = by_recipe
         self._marked = False
         self._depth = 0
-        self._steps_now = 0
-        self._steps_known = 0
-        self._backwards_known = 0
+        self._steps_now = self._steps_known = self._backwards_known = 0
+        #: Whether a forward or backward pass has begun; optimizers that stepped before.
+        self._computed, self._readied = False, set[int]()
         self._in_forward = False
         self._in_action = False
         self._in_update = False
@@ -298,6 +299,9 @@ class StepMarks:
 
     @_kept
     def _optimizer_ends(self, optimizer: Any, *_: Any) -> None:
+        if not self._computed and id(optimizer) not in self._readied:
+            self._readied.add(id(optimizer))
+            return
         self._steps_now += 1
         self.optimizer_steps += 1
         if self._marked or self._in_update:
@@ -343,6 +347,7 @@ class StepMarks:
 
     def _new_phase_of_step(self) -> None:
         """A forward or backward after the first step's optimizers: the next step has begun before."""
+        self._computed = True
         if self._updated:
             self._watched, self._updated = set(), False
             if self._closing == _BY_ITSELF or not (self.optimizers or self._awaits_optimizer()):
