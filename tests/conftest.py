@@ -6,10 +6,12 @@ import gc
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import settings
 
+from workloads.tracing.drive import trace
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import workers
 
@@ -58,3 +60,9 @@ def pool() -> Iterator[WorkerPool]:
         pytest.skip("torch is not installed")
     with workers(1) as running:
         yield running
+
+
+@pytest.fixture
+def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands trace in the tests' own worker, where they would import torch anew."""
+    monkeypatch.setattr(trace, "workers", lambda *_, **__: nullcontext(pool))

@@ -2,20 +2,12 @@
 
 import importlib.util
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 
 from tests.tracing.small_jobs import NEEDS, SMALL
-from workloads.tracing.drive import trace
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import workers
-
-
-@pytest.fixture
-def one_pool(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands trace in the tests' own worker, where they would import torch anew."""
-    monkeypatch.setattr(trace, "workers", lambda *_, **__: nullcontext(pool))
 
 
 @pytest.fixture(scope="session")

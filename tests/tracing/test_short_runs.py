@@ -16,9 +16,8 @@ from workloads.tracing.recipes.megatron.short_runs import ShortRuns
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 INTERLEAVED = job(
-    layers=8, pp=4, virtual_pipeline=2, microbatches=16, precision="bf16", sequence_parallel=True,
-    recompute="none",
-)  # fmt: skip
+    layers=8, tp=1, pp=4, virtual_pipeline=2, microbatches=8, precision="bf16", recompute="none"
+)
 SHARDED = job(
     layers=4, tp=1, pp=2, dp=2, virtual_pipeline=2, microbatches=16, precision="bf16",
     distributed_optimizer=True, overlap_grad_reduce=True, overlap_param_gather=True,

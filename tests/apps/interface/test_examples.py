@@ -1,10 +1,8 @@
 """What ``examples`` shows runs, and the notebooks hold what came out."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -17,15 +15,12 @@ NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(script, tmp_path):
+def test_an_example_runs(script, tmp_path, monkeypatch, capsys, request):
     if script.stem == "trace":
-        pytest.importorskip("torch")
-    found = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.strip()
+        request.getfixturevalue("one_pool")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip()
     assert list(tmp_path.iterdir()) == []
 
 

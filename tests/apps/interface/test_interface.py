@@ -10,6 +10,7 @@ import pytest
 import simcore
 from simcore.errors import InputError, OutOfMemoryError
 from simcore.report import write_kineto
+from tests.commands import simcore as command
 
 ROOT = Path(__file__).parents[3]
 SMALL = {"layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096, "vocab": 32000, "name": "small"}
@@ -27,14 +28,12 @@ def result(job):
     return simcore.simulate(job)
 
 
-def test_the_answer_is_that_of_run_sim(result, tmp_path):
-    program = [sys.executable, "scripts/run_sim.py", "llama3-8b", "--cluster", "h100-8", "--json"]
+def test_the_answer_is_that_of_run_sim(result, tmp_path, capsys):
+    words = ["run-sim", "llama3-8b", "--cluster", "h100-8", "--json", "--out", tmp_path / "run"]
     for key, value in {"parallel.tp": 2, "training.seq": 4096, "training.global_batch": 8}.items():
-        program += ["--set", f"{key}={value}"]
-    found = subprocess.run(
-        [*program, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, check=True
-    )
-    said = json.loads(found.stdout)
+        words += ["--set", f"{key}={value}"]
+    assert command(*words) == 0
+    said = json.loads(capsys.readouterr().out)
     mine = result.as_dict()
     for key in ("step_time_s", "band", "nearest", "breakdown_s", "mfu", "tokens_per_s", "peak_memory_bytes"):
         assert mine[key] == said[key], key
@@ -81,7 +80,7 @@ def test_what_is_said_last_counts():
         asked.changed(settings={"tp": 2})
 
 
-def test_a_launch_is_a_job_and_its_log_is_diagnosed(tmp_path):
+def test_a_launch_is_a_job_and_its_log_is_diagnosed(tmp_path, capsys):
     flags = (
         "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --bf16"
         " --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 16"
@@ -103,10 +102,9 @@ def test_a_launch_is_a_job_and_its_log_is_diagnosed(tmp_path):
     assert found.checks.gain_s.is_monotonic_decreasing and "clocks of all GPUs" in set(found.checks.name)
     assert len(found.causes) == 0  # a log alone does not say
     assert "OUTSIDE the band, slower" in repr(found)
-    command = ["scripts/diagnose.py", str(log), "--from-megatron", flags, "--cluster", "h100-8", "--json"]
-    said = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True)
-    shown = found.as_dict()
-    assert {**json.loads(said.stdout), "asked": ""} == {**shown, "asked": ""}
+    assert command("diagnose", log, "--from-megatron", flags, "--cluster", "h100-8", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {**said, "asked": ""} == {**found.as_dict(), "asked": ""}
     with pytest.raises(InputError, match="which job ran"):
         simcore.diagnose(log)
 
