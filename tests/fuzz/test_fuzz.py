@@ -109,14 +109,11 @@ def test_what_fails_is_made_small() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutated_inputs_are_answered_or_refused(name: str) -> None:
-    """Longer runs, with other seeds: ``scripts/fuzz.py``."""
-    found = run_blocks(
-        [lambda half=half: (drawn(name, 0, number) for number in range(half, 60, 2)) for half in (0, 1)]
-    )
+    """The same few every time; longer runs, with other seeds: ``scripts/fuzz.py``."""
+    ((_, outcomes),) = run_blocks([lambda: (drawn(name, 0, number) for number in range(40))])
     failed = {
-        2 * place + half: f"{outcome.signature}: {outcome.said}"
-        for half, outcomes in found
-        for place, outcome in enumerate(outcomes)
+        number: f"{outcome.signature}: {outcome.said}"
+        for number, outcome in enumerate(outcomes)
         if not outcome.good
     }
     assert failed == {}
