@@ -22,6 +22,13 @@ from workloads.imports import import_traces
             "all_reduce",
         ),
         ("multimem_one_shot_all_reduce_kernel<float, 16>", "all_reduce"),
+        ("void (anonymous namespace)::multimem_all_gather_kernel<16>(char*, char*)", "all_gather"),
+        ("_multimem_all_gather_kernel", "all_gather"),
+        ("void one_shot_all_reduce<8, true>(int, int, int)", "all_reduce"),
+        ("void vllm::cross_device_all_gather<8>(vllm::RankData*)", "all_gather"),
+        ("mnnvl_lamport_reduce_scatter<__nv_bfloat16, 8>(int)", "reduce_scatter"),
+        ("void uccl::internode_ll::dispatch<true, 7168>(void*)", "all_to_all"),
+        ("void a2a_kernels::a2a_combine_recv_kernel<8, 4>(unsigned long)", "all_to_all"),
         (
             "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1>",
             "all_reduce",
@@ -46,6 +53,7 @@ from workloads.imports import import_traces
         ("void dpsk::grouped_gemm::cuda::utils::transpose<512, 128, 4, 4>(int)", ""),
         ("_ZN7deep_ep6layout19get_dispatch_layoutILi256EEEvPKl", ""),
         ("triton_poi_fused_add_all_reduce_4", ""),
+        ("triton_red_fused_one_shot_all_reduce_4", ""),
     ],
 )
 def test_kernels_that_communicate_without_nccl_are_told_by_name(name, kind, tmp_path):

@@ -17,20 +17,23 @@ from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
 
 #: Where a name begins, also in one that the compiler mangled: "_ZN7deep_ep9internode8dispatch".
 _BEGIN = "(?<![a-z_])"
-#: Exchanges of tokens among experts.  Sources: DeepEP, csrc/kernels ("dpsk::ep" in DeepSeek's own traces),
-#: where only get_dispatch_layout stays on the GPU; its hybrid-ep branch; TensorRT-LLM and FlashInfer,
-#: moeAlltoAllKernels.cu; MoRI, src/ops/dispatch_combine.
+#: Exchanges of tokens among experts.  Sources: DeepEP, csrc/kernels ("dpsk::ep" in DeepSeek's own traces) and
+#: UCCL's of it, where only get_dispatch_layout stays on the GPU; its hybrid-ep branch; TensorRT-LLM and
+#: FlashInfer, moeAlltoAllKernels.cu; MoRI, src/ops/dispatch_combine; Perplexity's a2a-kernels.
 _EXPERTS = (
-    rf"{_BEGIN}(?:deep_ep|dpsk(?:::|2)ep)(?:::|\d)(?![\w:]*get_dispatch_layout)"
+    rf"{_BEGIN}(?:deep_ep|uccl|dpsk(?:::|2)ep)(?:::|\d)(?![\w:]*get_dispatch_layout)"
     rf"|{_BEGIN}hybrid_ep::(?:dispatch|combine|device_sync)_kernel"
     rf"|{_BEGIN}moea2a(?:dispatch|combine)kernel|{_BEGIN}ep(?:dispatch|combine)(?:intra|inter)node"
+    rf"|{_BEGIN}a2a_(?:dispatch|combine)_(?:send|recv)_kernel"
 )
-#: Collectives without NCCL.  Sources: PyTorch, symm_mem/CUDASymmetricMemoryOps.cu; vLLM and aiter,
-#: custom_all_reduce.cuh and quick_all_reduce.cuh; TensorRT-LLM and FlashInfer, customAllReduceKernels.cu,
-#: trtllm_allreduce_fusion and trtllm_mnnvl_allreduce; Transformer Engine, userbuffers.cu.  "all_reduce" alone
-#: is no sign: Inductor names kernels after what stands around them.
+#: Collectives without NCCL.  Sources: PyTorch, symm_mem/CUDASymmetricMemoryOps.cu; FBGEMM, car.cu; vLLM and
+#: aiter, custom_all_reduce.cuh, custom_all_gather_reduce_scatter.cu, quick_all_reduce.cuh; TensorRT-LLM and
+#: FlashInfer, customAllReduceKernels.cu, trtllm_allreduce_fusion and trtllm_mnnvl_allreduce; Transformer
+#: Engine, userbuffers.cu.  "all_reduce" alone is no sign: Inductor names kernels after what stands around
+#: them.
 _DIRECT = (
-    rf"{_BEGIN}(?:multimem_|one_shot_|two_shot_)+all_reduce_kernel|cross_device_reduce_"
+    rf"{_BEGIN}_?(?:multimem_|one_shot_|two_shot_)+(?:all_reduce|all_gather|reduce_scatter|reduce)"
+    rf"|cross_device_(?:reduce_|all_gather)|{_BEGIN}mnnvl_lamport_(?:all_gather|reduce_scatter)"
     rf"|reduce_scatter_cross_device_store|{_BEGIN}quickreduce(?:::|\d)|allreduce_prototype_twoshot"
     rf"|(?:one|two)shotallreduce(?:fusion)?kernel|{_BEGIN}(?:moe\w*_)?allreduce_fusion_kernel"
     rf"|{_BEGIN}k?userbuffers_"

@@ -14,6 +14,8 @@ from workloads.imports.recorded import ImportedRank
 
 #: Time of GPU ops in no step, as part of all, from which on the report says so: steps of a warm-up are none.
 _MUCH_OUTSIDE: Final = 0.05
+#: Launches of kernels that were not recorded, as part of all, from which on it does.
+_MUCH_LOST: Final = 0.005
 _NUMBER: Final = re.compile(r"\d[\d,]*(?:\.\d+)?%?")
 
 
@@ -24,7 +26,8 @@ class RankReport:
     ``unexplained_s`` is GPU time that passed before ops for a reason that the trace does not show: it is
     replayed as recorded, and stays when the rest is edited.  ``unexplained_busy_s`` is the part of it in
     which other streams had kernels running: their GPU was full, probably.  ``outside_steps``: the part of the
-    time of GPU ops that belongs to no step.
+    time of GPU ops that belongs to no step.  ``launches_without_op``: calls that launch a kernel which was
+    not recorded, in steps ``cut_steps``.
     """
 
     rank: int
@@ -37,6 +40,9 @@ class RankReport:
     span_s: float = 0.0
     resolution_us: float = 0.0
     ops_without_launch: int = 0
+    launches: int = 0
+    launches_without_op: int = 0
+    cut_steps: tuple[int, ...] = ()
     graph_launched_ops: int = 0
     recorded_waits: int = 0
     guessed_waits: int = 0
@@ -72,6 +78,12 @@ class RankReport:
             found.append(
                 f"{self.ops_without_launch} of {self.gpu_ops} ops have no launch call: taken as launched"
                 " before what is recorded"
+            )
+        if self.launches_without_op > _MUCH_LOST * self.launches:
+            steps = f" (steps {contiguous_text(self.cut_steps)})" if self.cut_steps else ""
+            found.append(
+                f"{self.launches_without_op} of {self.launches} launches have no kernel{steps}: cut off,"
+                " dropped or captured as a graph; what they ran is missing"
             )
         if self.guessed_waits and not self.recorded_waits:
             found.append(

@@ -204,6 +204,7 @@ def _rank_report(rank: RecordedRank, imported: ImportedRank) -> RankReport:
     busy = merged(ops.start_ps, ops.end_ps)
     lasts = ops.end_ps - ops.start_ps
     in_steps = int(lasts[np.concatenate(imported.step_ops)].sum())
+    launched, lost = ops.launches()
     return RankReport(
         rank=imported.number,
         file=trace.label,
@@ -214,6 +215,11 @@ def _rank_report(rank: RecordedRank, imported: ImportedRank) -> RankReport:
         steps=len(trace.steps),
         resolution_us=trace.resolution_ps / 1e6,
         ops_without_launch=int((ops.call < 0).sum()),
+        launches=launched,
+        launches_without_op=len(lost),
+        cut_steps=tuple(
+            step.number for step in trace.steps if ((lost >= step.start_ps) & (lost < step.end_ps)).any()
+        ),
         graph_launched_ops=int(counts[counts > 1].sum()),
         recorded_waits=rank.waits.recorded_calls,
         guessed_waits=rank.waits.guessed_calls,

@@ -18,6 +18,8 @@ from workloads.imports.recording.columns import CollectiveMeta, GpuRecording
 
 _TRIM_PS = 5 * PS_PER_US  # time stamps of neighbours disagree by up to this; no kernel really overlapped
 _REAL_OVERLAP = 0.5  # of the shorter op; less is taken for clocks that drift, and replayed as it stands
+#: Calls that launch one kernel, of CUDA's and HIP's runtime and driver.
+_LAUNCH = re.compile(r"^(cu|hip)\w*Launch\w*Kernel", re.IGNORECASE)
 #: Launches after which kernels of one stream may overlap: branches of a CUDA graph, programmatic dependent
 #: launch (an attribute of the extended launch calls), whose prologue runs beside its predecessor, and all of
 #: other devices than NVIDIA's, whose queues need not be in order.
@@ -88,6 +90,14 @@ class RankOps:
         if not len(calls):
             return np.full(len(self), np.iinfo(np.int64).min)
         return np.where(self.call >= 0, calls[np.maximum(self.call, 0)], np.iinfo(np.int64).min)
+
+    def launches(self) -> tuple[int, IntArray]:
+        """How many calls launched a kernel each, and the starts of those without one in the recording, ps."""
+        calls, gpu = self.trace.calls, self.trace.gpu
+        named = np.array([_LAUNCH.match(name) is not None for name in self.trace.names], dtype=np.bool_)
+        launching = named[calls.name]
+        lost = launching & (calls.correlation > 0) & ~np.isin(calls.correlation, gpu.correlation)
+        return int(launching.sum()), calls.start_ps[lost]
 
     def free_from(self) -> IntArray:
         """When each op's lane is free for it: the end of the op before, or the first start of all."""
