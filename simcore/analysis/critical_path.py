@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray
 from simcore.analysis.totals import Key, Total
+from simcore.distinct import distinct
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.records import dataclass
 from simcore.timeline.reader import RankRows, Timeline
@@ -146,7 +147,7 @@ class _Walk:
         )
         start, end, alone, ready, op_id = (np.zeros(count, dtype=np.int64) for _ in range(5))
         texts: dict[int, dict[str, _Texts]] = {}
-        for rank in np.union1d(ranks, arrived).tolist():
+        for rank in distinct(np.concatenate([ranks, arrived])).tolist():
             here, there, rows = ranks == rank, arrived == rank, self._rank(rank)
             table = self._timeline.rank_rows(rank, _OF_PATH)
             at = rows.real[row[here]]
@@ -237,5 +238,5 @@ def _alike(
     """Values of two text columns with the places that have them."""
     (one, names), (other, values) = (texts[column] for column in columns)
     key = one.astype(np.int64) * len(values) + other
-    for code in np.unique(key).tolist():
+    for code in distinct(key).tolist():
         yield (str(names[code // len(values)]), str(values[code % len(values)])), key == code

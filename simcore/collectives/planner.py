@@ -41,6 +41,7 @@ from simcore.collectives.routed import routed_load
 from simcore.collectives.spread import relative_error, tuner_error
 from simcore.collectives.timing import GenerationTiming
 from simcore.collectives.two_level import two_level_load
+from simcore.distinct import among
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
 from simcore.units import KIB, ps_from_s
@@ -269,9 +270,9 @@ class NcclPlanner:
 def _among(links: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Of each link whether it is one of ``others``."""
     if max(len(links), len(others)) > _FEW:
-        return np.isin(links, others)
-    among = set(others.tolist())
-    return np.array([link in among for link in links.tolist()], dtype=np.bool_)
+        return among(links, others)
+    few = set(others.tolist())
+    return np.array([link in few for link in links.tolist()], dtype=np.bool_)
 
 
 def _checked_bytes(num_bytes: int) -> int:

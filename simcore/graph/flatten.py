@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import distinct
 from simcore.errors import GraphError
 from simcore.graph.graph import FlatOps, Graph, Program
 from simcore.graph.ops import EdgeKind, IntArray, OpKind
@@ -124,7 +125,7 @@ def _external_sources(graph: Graph, flat: FlatOps, edge: IntArray, instance: Int
     wanted = codes[edges.ext_stream.codes[edge]]
     order = StreamOrder.of(graph, flat)
     source = np.full(len(edge), -1, dtype=np.int64)
-    for code in np.unique(wanted):
+    for code in distinct(wanted):
         if code < 0:
             continue
         mine = np.flatnonzero(wanted == code)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import distinct
 from simcore.graph.graph import Graph, Program
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import EdgeTable, FreeTable, OpTable, Strings, stored_name
@@ -20,7 +21,7 @@ PROVENANCE = ("name", "command", "versions")
 
 def canonical(strings: Strings) -> Strings:
     """The same column with a sorted dictionary of used values only: equal columns get equal codes."""
-    used = np.unique(strings.codes)
+    used = distinct(strings.codes)
     values = sorted({strings.values[code] for code in used})
     index = {value: code for code, value in enumerate(values)}
     renumber = np.zeros(len(strings.values), dtype=np.int32)

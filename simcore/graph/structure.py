@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.kinds import COLLECTIVES
+from simcore.distinct import distinct
 from simcore.errors import GraphError, nearest
 from simcore.graph.graph import Graph, Program
 from simcore.graph.groups import ProcessGroup
@@ -101,14 +102,14 @@ def _check_ops(graph: Graph, where: str) -> None:
             _check_range(column, low, None, f"{where}: ops.{stored_name(spec.name)}")
     for name, known in (("phase", PHASES), ("collective", (*COLLECTIVES, *_RECORDED_ONLY, ""))):
         strings: Strings = getattr(ops, name)
-        for code in np.unique(strings.codes):
+        for code in distinct(strings.codes):
             # Behind a colon a name says how it runs.
             if strings.values[code].partition(":")[0] not in known:
                 value = strings.values[code]
                 row = int(np.flatnonzero(strings.codes == code)[0])
                 raise GraphError(f"{where}: ops.{name} row {row}: unknown {value!r}{nearest(value, known)}")
     communicates = is_communication(ops.kind)
-    for code in np.unique(ops.group.codes[communicates]):
+    for code in distinct(ops.group.codes[communicates]):
         value = ops.group.values[code]
         if value not in graph.groups:
             row = int(np.flatnonzero(communicates & (ops.group.codes == code))[0])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import among, distinct
 from simcore.errors import GraphError
 from simcore.graph.flatten import play_edges
 from simcore.graph.graph import FlatOps, Graph, Int32Array
@@ -105,7 +106,7 @@ def group_matrix(group: ProcessGroup) -> IntArray:
     else:
         members = _sums(group.dims)
         matrix = group.offset + _sums(group.base_dims)[:, None] + members[None, :]
-    if len(np.unique(matrix)) != matrix.size:
+    if len(distinct(matrix.ravel())) != matrix.size:
         ranks, counts = np.unique(matrix, return_counts=True)
         raise GraphError(f"process group {group.name!r}: rank {int(ranks[counts > 1][0])} is in it twice")
     return matrix
@@ -142,7 +143,7 @@ class _GroupCheck:
             )
         is_member = np.zeros(graph.world_size, dtype=np.bool_)
         is_member[matrix] = True
-        foreign = np.flatnonzero(np.isin(owner, users) & ~is_member)
+        foreign = np.flatnonzero(among(owner, np.array(users)) & ~is_member)
         if len(foreign):
             rank = int(foreign[0])
             one = played[int(owner[rank])]
@@ -193,7 +194,7 @@ class _GroupCheck:
             )
         deltas = np.where(ops.kind == OpKind.SEND, ops.peer_delta, size - ops.peer_delta)
         content = np.stack([ops.num_bytes, ops.collective.codes.astype(np.int64)])
-        for delta in np.unique(deltas[pairs]).tolist():
+        for delta in distinct(deltas[pairs]).tolist():
             sends, recvs = self._places(OpKind.SEND, delta), self._places(OpKind.RECV, size - delta)
             parts = [
                 content[:, one.flat.row[at]]

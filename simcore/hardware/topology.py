@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import distinct
 from simcore.elementary import plain_sum
 from simcore.errors import InputError
 from simcore.hardware.fabrics import fabric_of, leaves_per_group
@@ -171,7 +172,7 @@ class Topology:
         """Links inside nodes that belong to ``gpus``: their ports, or all links of their nodes."""
         if self._switched:
             return np.concatenate([gpus, self._gpus + gpus])
-        nodes = np.unique(gpus // self._per_node)
+        nodes = distinct(gpus // self._per_node)
         return (nodes[:, None] * self.node.num_links + np.arange(self.node.num_links)).reshape(-1)
 
     def route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:

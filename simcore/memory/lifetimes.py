@@ -49,6 +49,20 @@ class StageLifetimes:
     holders: tuple[StorageHolder, ...]
     actions: tuple[Action, ...]
 
+    @property
+    def changes(self) -> IntArray:
+        """Bytes by which each event changes what storages take, of whose numbers none has two sizes."""
+        storage, num_bytes = self.events.storage, self.events.num_bytes
+        allocates = num_bytes >= 0
+        size_of = np.zeros(int(storage.max(initial=0)) + 1, dtype=np.int64)
+        size_of[storage[allocates]] = num_bytes[allocates]
+        return np.where(allocates, num_bytes, -size_of[storage])
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that storages take together, without what their blocks have beside."""
+        return int(np.cumsum(self.changes).max(initial=0))
+
 
 #: Threads that ask for products, each with a workspace of its own: forward's, autograd's.
 PRODUCT_THREADS: Final = 2

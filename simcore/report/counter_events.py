@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import among
 from simcore.graph.arrow import values_of
 from simcore.graph.flatten import by_code
 from simcore.records import dataclass
@@ -138,7 +139,7 @@ def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> 
         else:
             shown |= used
             num_rows += added
-    rows = np.flatnonzero(np.isin(codes, list(shown)))
+    rows = np.flatnonzero(among(codes, np.array(list(shown), dtype=np.int64)))
     return ChosenCounters(
         places=shown,
         resource=codes[rows],

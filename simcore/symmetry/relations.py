@@ -75,7 +75,7 @@ class Relation:
 def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Relation]:
     """All relations that the job's communication ops use, in a stable order."""
     ops = graph.ops
-    used = np.isin(ops.kind, (OpKind.COLLECTIVE, OpKind.SEND))
+    used = (ops.kind == OpKind.COLLECTIVE) | (ops.kind == OpKind.SEND)
     delta_of = np.where(ops.kind == OpKind.SEND, ops.peer_delta, 0)
     columns = np.stack([ops.group.codes, delta_of, ops.collective.codes, ops.num_bytes], axis=1)[used]
     calls: dict[tuple[str, int], list[tuple[str, int]]] = {}

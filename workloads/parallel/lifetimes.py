@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import among
 from simcore.graph.schedules import Action
 from simcore.memory.caching import MemoryEvents
 from simcore.memory.lifetimes import (
@@ -90,6 +91,8 @@ class _Writer:
     named_alone: bool = False  # whether they stay for their name alone
     share: HostShare | None = None  # where layers wait in the host's memory
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
+    _keeping: dict[tuple[int, tuple[int, ...]], _Script] = field(default_factory=dict)
+    _columns: dict[tuple[int, int], tuple[IntArray, ...]] = field(default_factory=dict)
     _single: dict[int, IntArray] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
@@ -157,7 +160,7 @@ class _Writer:
             self.next_id += len(ids)
             ids[INPUT] = handed
             one.ids.append(ids)
-            script = script.without(stays(self.job, chunk, position))
+            script = self._keeps(script, stays(self.job, chunk, position))
             named = piece.name == "head" and kept_logits(self.job, chunk) >= 0
             if named or loss_is_apart(self.job, chunk, position):
                 script, loss = script.parts(script.of_loss)
@@ -198,12 +201,13 @@ class _Writer:
             piece, layer = chunk.pieces[position], layer_number(chunk, position)
             script = self._script(piece, action.kind, layer)
             made = script.made
-            script = script.without(stays(self.job, chunk, position))
+            script = self._keeps(script, stays(self.job, chunk, position))
             if piece.name == "head" and action.kind == "B" and made.for_head and self._defers():
                 self.deferred.append([int(one.ids[position][number]) for number in made.for_head])
-                script = script.without(made.for_head)
+                script = self._keeps(script, made.for_head)
             if action.kind != "I" and self.job.gradients_go_in_step and self.at[0] in self.firsts:
-                script = script.without([k for k, own in enumerate(made.storages) if own.gradient])
+                own = tuple(k for k, storage in enumerate(made.storages) if storage.gradient)
+                script = self._keeps(script, own)
                 self.gradients |= script.gradients(one.ids[position])
             if units is not None and action.kind != "W" and piece.backward:
                 if loss_is_apart(self.job, chunk, position):
@@ -250,6 +254,15 @@ class _Writer:
             self._scripts[key] = _Script.of(self, piece, kind, layer)
         return self._scripts[key]
 
+    def _keeps(self, script: _Script, kept: tuple[int, ...]) -> _Script:
+        """The same but for releases of what is ``kept``."""
+        if not kept:
+            return script
+        key = id(script), kept  # scripts stay as long as this does
+        if key not in self._keeping:
+            self._keeping[key] = script.without(kept)
+        return self._keeping[key]
+
     def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
         action, microbatch = self.at
         columns = ids[script.storage], script.num_bytes, script.holder, script.owner
@@ -286,6 +299,19 @@ class _Writer:
             found = self._single[value] = np.array([value], dtype=np.int64)
         return found
 
+    def columns(self, piece: ModelPiece, made: PieceStorages, layer: int) -> tuple[IntArray, ...]:
+        """Of a piece's storages: bytes, who holds them, and owners (:class:`_Script`)."""
+        key = id(piece), layer
+        if key not in self._columns:
+            holders = [
+                self.holder(StorageHolder(_category(piece, one, self.job), one.name, one.module, layer))
+                for one in made.storages
+            ]
+            sizes = [one.num_bytes for one in made.storages]
+            owners = [self.job.software.in_graph(one.module) for one in made.storages]
+            self._columns[key] = tuple(np.array(each, dtype=np.int64) for each in (sizes, holders, owners))
+        return self._columns[key]
+
     def holder(self, holder: StorageHolder) -> int:
         """Its number."""
         return self.holders.setdefault(holder, len(self.holders))
@@ -306,9 +332,7 @@ class _Script:
 
     def without(self, kept: Sequence[int]) -> _Script:
         """The same but for releases of what is ``kept``."""
-        if not len(kept):
-            return self
-        there = (self.num_bytes >= 0) | ~np.isin(self.storage, kept)
+        there = (self.num_bytes >= 0) | ~among(self.storage, np.array(kept))
         return replace(self._chosen(there), of_loss=int(there[: self.of_loss].sum()))
 
     def parts(self, count: int) -> tuple[_Script, _Script]:
@@ -334,20 +358,10 @@ class _Script:
         of_loss = made.of_loss.get(kind, 0)  # type: ignore[call-overload]
         if writer.job.is_fsdp:  # gradients stay until they are reduced
             own = [number for number, one in enumerate(made.storages) if one.gradient]
-            there = ~np.isin(~codes, own)
+            there = ~among(~codes, np.array(own, dtype=np.int64))
             codes, of_loss = codes[there], int(there[:of_loss].sum())
         storage = np.where(codes >= 0, codes, ~codes)
-        sizes_of = np.array([one.num_bytes for one in made.storages], dtype=np.int64)
-        holders = np.array(
-            [
-                writer.holder(StorageHolder(_category(piece, one, writer.job), one.name, one.module, layer))
-                for one in made.storages
-            ],
-            dtype=np.int64,
-        )
-        software = writer.job.software
-        graphed = [bool(software.cuda_graphs) and software.in_graph(one.module) for one in made.storages]
-        owners = np.array(graphed, dtype=np.int64)
+        sizes_of, holders, owners = writer.columns(piece, made, layer)
         allocates = codes >= 0
         return cls(
             made,

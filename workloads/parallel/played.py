@@ -15,9 +15,12 @@ from workloads.parallel.memory import enough_microbatches, estimate_memory
 from workloads.parallel.static import fullest
 
 
-def played_stages(job: Job, *, near: float = 0.0, only: int | None = None) -> list[PlayedStage]:
+def played_stages(
+    job: Job, *, near: float = 0.0, full: float = 0.0, only: int | None = None
+) -> list[PlayedStage]:
     """Stages of ``job`` whose closed form is at least ``near`` times the fullest one's, in order, or ``only``
-    one of them.
+    one of them; of these such whose storages take, at their peak, at least ``full`` times what those of the
+    fullest do.
 
     On a device that can give anything.  InputError for degrees that cannot be, and for settings of the
     allocator (``software.allocator``) that PyTorch refuses.
@@ -28,14 +31,19 @@ def played_stages(job: Job, *, near: float = 0.0, only: int | None = None) -> li
     schedule = shortened(job)
     estimates = [estimate_memory(job, stage, actions) for stage, actions in enumerate(schedule)]
     least = near * max(one.total for one in estimates)
+    lifetimes = {
+        stage: stage_lifetimes(job, stage, actions)
+        for stage, actions in enumerate(schedule)
+        if (stage == only if only is not None else estimates[stage].total >= least)
+    }
+    enough = full * max((one.peak_bytes for one in lifetimes.values()), default=0)
     found = []
-    for stage, (actions, estimate) in enumerate(zip(schedule, estimates, strict=True)):
-        if stage == only if only is not None else estimate.total >= least:
-            lifetimes = stage_lifetimes(job, stage, actions)
-            memory = play(lifetimes.events, settings)
+    for stage, one in lifetimes.items():
+        if one.peak_bytes >= enough:
+            memory = play(one.events, settings)
             if job.software.planned_memory:
                 memory = replace(memory, reserved=memory.allocated)
-            found.append(PlayedStage(stage, lifetimes, memory, settings, estimate.total))
+            found.append(PlayedStage(stage, one, memory, settings, estimates[stage].total))
     return found
 
 

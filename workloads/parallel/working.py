@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simcore.distinct import among
 from simcore.memory.caching.settings import whole_blocks
 from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
@@ -90,7 +91,7 @@ class _Part(NamedTuple):
 def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], part: _Part) -> _Level:
     made = storages_of(piece, sizes)
     codes = np.array(made.events_of(part.kind, of_loss=part.of_loss), dtype=np.int64)
-    codes = codes[~np.isin(~codes, part.stays)] if part.stays else codes
+    codes = codes[~among(~codes, np.array(part.stays))] if part.stays else codes
     num_bytes = np.array([whole_blocks(one.num_bytes) for one in made.storages], dtype=np.int64)
     gradients = np.array([one.gradient for one in made.storages], dtype=np.bool_)
     numbers = np.where(codes >= 0, codes, ~codes)

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 #: Stages whose closed form is further below the fullest one's than played stages are off it cannot be it.
 _NEAR: Final = 0.9
+#: Nor can those whose storages, counted one by one, take so much less: in 28 published and traced jobs, of
+#: which all 4 to 35 stages were played, the one whose storages take most reserves most, and none with less
+#: than this share of them more than 0.98 of that.
+_FULL: Final = 0.95
 _SHOWN: Final = 20
 _RANK: Final = re.compile("[-,]")  # what ends the first rank of "0-7, 16"
 _LAYER: Final = re.compile(r"(?<![^.])[0-9]+(?![^.])")  # of a module's name
@@ -44,18 +48,21 @@ _MOST_BYTES: Final = 1 << 48
 _WIDTH: Final = 80
 
 
-def played(job: Described, near: float = _NEAR) -> list[PlayedStage]:
-    """The stages among which the fullest one is, played (``near`` 0: all)."""
+def played(job: Described, near: float = _NEAR, full: float = _FULL) -> list[PlayedStage]:
+    """The stages among which the fullest one is, played (``near`` and ``full`` 0: all)."""
     from workloads.parallel.job import Job
     from workloads.parallel.played import played_stages
 
-    return played_stages(Job.of(job), near=near)
+    return played_stages(Job.of(job), near=near, full=full)
 
 
 def played_graph(
-    graph: Graph, cluster: ClusterSpec, scenario: Scenario, near: float = _NEAR
+    graph: Graph, cluster: ClusterSpec, scenario: Scenario, near: float = _FULL
 ) -> list[PlayedStage]:
-    """Programs of ``graph`` among which the fullest one is, played; none where it tells no allocations."""
+    """Programs of ``graph`` among which the fullest one is, played; none where it tells no allocations.
+
+    What they hold is known storage by storage before they are played.
+    """
     from simcore.memory.caching import AllocatorSettings
     from simcore.memory.lifetimes import product_workspace
     from simcore.memory.recorded import played_programs
@@ -175,7 +182,7 @@ def memory_answer(
             raise InputError("memory.allocator is of traced programs; a described job has software.allocator")
         cluster, job = loaded_cluster(scenario)
         assert job is not None
-        stages = played(job, _NEAR if picture is None else 0.0)
+        stages = played(job, _NEAR if picture is None else 0.0, full=0.0)
         outside = outside_of(cluster, job, nccl=scenario.settings.nccl)
     else:
         found = loaded(scenario)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.apps.run.memory_picture import held_over_time
+from simcore.distinct import distinct
 from simcore.engine import SimulationResult
 from simcore.graph import Graph, Program
 from simcore.memory import activations_of
@@ -179,7 +180,7 @@ def _thinned(times: IntArray, live: IntArray, peak: int, step_ps: int) -> IntArr
     part = np.minimum(times * _POINTS // max(1, step_ps), _POINTS - 1)
     order = np.lexsort((-live, part))
     first = np.concatenate([[True], np.diff(part[order]) > 0])
-    return np.unique(np.concatenate([order[first], [0, peak, len(times) - 1]]))
+    return distinct(np.concatenate([order[first], [0, peak, len(times) - 1]]))
 
 
 def _largest(lifetimes: StageLifetimes, at: int) -> tuple[HeldAtPeak, ...]:

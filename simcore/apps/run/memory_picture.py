@@ -63,13 +63,8 @@ def held_over_time(lifetimes: StageLifetimes) -> dict[str, npt.NDArray[np.int64]
     order = list(dict.fromkeys(holder.category for holder in lifetimes.holders))
     category = np.array([order.index(holder.category) for holder in lifetimes.holders], dtype=np.int64)
     allocates = events.num_bytes >= 0
-    size_of = np.zeros(int(events.storage.max(initial=0)) + 1, dtype=np.int64)
-    of = np.zeros_like(size_of)
-    size_of[events.storage[allocates]] = events.num_bytes[allocates]
+    of = np.zeros(int(events.storage.max(initial=0)) + 1, dtype=np.int64)
     of[events.storage[allocates]] = category[lifetimes.holder[allocates]]
-    change = np.where(allocates, 1, -1) * size_of[events.storage]
-    levels = {
-        name: np.cumsum(np.where(of[events.storage] == number, change, 0))
-        for number, name in enumerate(order)
-    }
+    of_event, change = of[events.storage], lifetimes.changes
+    levels = {name: np.cumsum(np.where(of_event == number, change, 0)) for number, name in enumerate(order)}
     return {name: level for name, level in levels.items() if level.any()}

@@ -157,6 +157,8 @@ def run_sim(
     # Imported here: --help and usage errors answer at once.
     import json
     import time
+    from functools import partial
+    from importlib import import_module
 
     from simcore.apps.amounts import amount_of
     from simcore.apps.progress import StageTimer
@@ -225,6 +227,7 @@ def run_sim(
             scenario, out, stages,
             fold=not no_fold, edits=edits or (), rules=own, learned=learned, perfetto=perfetto, page=page,
             tornado=tornado, emit=emit or "", advise=True, question=question,
+            meanwhile=None if as_json else partial(import_module, "simcore.apps.output"),
         )  # fmt: skip
 
     continued = None

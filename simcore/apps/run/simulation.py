@@ -82,6 +82,7 @@ def run_scenario(
     emit: str = "",
     advise: bool = False,
     question: RunQuestion | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> FinishedRun:
     """Simulate ``scenario`` into ``out_dir`` (default: a folder of ``runs`` named by it), atomically.
 
@@ -92,7 +93,7 @@ def run_scenario(
     a file for Perfetto, ``page``: and ``report.html``, ``tornado``: with what other hardware would change.
     ``emit``: and one by which this framework runs the job.  ``question``: what the run
     is a part of the answer to, where that is another than it seems.  ``advise``: of a job that does not fit,
-    simulate what would.
+    simulate what would.  ``meanwhile``: called when this process has nothing to do but wait for others.
 
     Errors: InputError for what does not fit together or where ``out_dir`` holds the answer to another
     question, OutOfMemoryError when a stage does not fit its GPUs,
@@ -229,6 +230,8 @@ def run_scenario(
                             return exported.result(1).path if large else None
 
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
+                if meanwhile is not None:
+                    meanwhile()
                 with stages.stage("writing the timeline"):
                     stored.result()
                 with stages.stage("writing for Perfetto") if perfetto else nullcontext():

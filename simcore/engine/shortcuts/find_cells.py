@@ -61,7 +61,8 @@ class _Finder:
         bounds = [(tape.first_item[s], tape.first_item[s + 1]) for s in streams]
         self._first_item = [lo for lo, _ in bounds]
         stream_of = np.repeat(np.arange(len(tape.streams)), np.diff(tape.first_item))
-        local_streams = np.isin(np.arange(len(tape.streams)), streams)
+        local_streams = np.zeros(len(tape.streams), dtype=np.bool_)
+        local_streams[list(streams)] = True
         from_local = local_streams[stream_of[table.wait_from]]
         to_local = local_streams[stream_of[table.wait_to]]
         abroad = np.zeros(len(stream_of), dtype=np.bool_)

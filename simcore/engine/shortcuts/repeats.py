@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from simcore.distinct import distinct
 from simcore.engine.launches import QUEUE_DEPTH, WINDOW
 from simcore.records import dataclass
 
@@ -158,8 +159,8 @@ def _is_whole(program: Program, repeats: Repeats) -> bool:
     labels = program.microbatch
     inside = labels[repeats.first : repeats.first + repeats.size]
     of_one = np.count_nonzero(inside >= 0) / repeats.microbatches
-    distinct = len(np.unique(labels[labels >= 0]))
-    return bool(of_one * distinct >= 0.9 * np.count_nonzero(labels >= 0))
+    microbatches = len(distinct(labels[labels >= 0]))
+    return bool(of_one * microbatches >= 0.9 * np.count_nonzero(labels >= 0))
 
 
 def _without(program: Program, repeats: Repeats, left_out: int) -> Program:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from simcore.distinct import among, distinct
 from simcore.engine.shortcuts.cells import Cells, Patterns
 from simcore.engine.shortcuts.find_cells import find_cells
 from simcore.engine.shortcuts.shared import Shared
@@ -29,7 +30,7 @@ def are_worthwhile(graph: Graph) -> bool:
     """Whether programs play their templates long and often enough for spans to save time."""
     size = np.diff(graph.template_start)
     played = sum(int(size[program.template].sum()) for program in graph.programs)
-    templates = sum(len(np.unique(program.template)) for program in graph.programs)
+    templates = sum(len(distinct(program.template)) for program in graph.programs)
     return played >= WORTH_OPS * templates
 
 
@@ -128,10 +129,10 @@ class Solos(Shared):
             ]
             foreign = [call.rows for call in calls if call not in alone]
             rows = np.concatenate(foreign) if foreign else np.zeros(0, dtype=np.int64)
-            is_local = ~np.isin(tape.flat.row[tape.order[tape.first_op]], rows)
+            is_local = ~among(tape.flat.row[tape.order[tape.first_op]], rows)
             sizes = np.diff(np.append(tape.first_op, len(tape.order)))
             if foreign and (sizes[tape.table.communicates] > 1).any():
-                ops_local = ~np.isin(tape.flat.row[tape.order], rows)
+                ops_local = ~among(tape.flat.row[tape.order], rows)
                 is_local = np.logical_and.reduceat(ops_local, tape.first_op)
             cells = find_cells(tape, (main, *streams), is_local, self.patterns)
             self.cells[tape, alone] = cells
@@ -170,7 +171,7 @@ def _calls_of(tape: Tape, stream: int) -> list[Call]:
     mine = np.zeros(tape.num_items, dtype=np.bool_)
     mine[tape.first_item[stream] : tape.first_item[stream + 1]] = True
     rows = tape.flat.row[tape.order[(mine & tape.table.communicates)[tape.item_of]]]
-    return list(dict.fromkeys(tape.calls[row] for row in np.unique(rows).tolist()))
+    return list(dict.fromkeys(tape.calls[row] for row in distinct(rows).tolist()))
 
 
 def _is_joined(tape: Tape, main: int, stream: int) -> bool:
@@ -180,4 +181,4 @@ def _is_joined(tape: Tape, main: int, stream: int) -> bool:
     joins = (first[main] <= table.wait_to) & (table.wait_to < first[main + 1])
     joins &= (first[stream] <= table.wait_from) & (table.wait_from < first[stream + 1])
     joins &= instance[table.wait_from] == instance[table.wait_to]
-    return 2 * len(np.unique(table.wait_from[joins])) > len(tape.streams[stream])
+    return 2 * len(distinct(table.wait_from[joins])) > len(tape.streams[stream])

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import distinct
 from simcore.engine.record import joined
 from simcore.engine.result import Answered, LinkLog, PlayedOut, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
@@ -92,7 +93,7 @@ class SteadyState:
     def is_in_step(self, begin_ps: IntArray | None) -> bool:
         """Whether classes that began at ``begin_ps`` come together as in the whole job."""
         late = self.begin_ps if begin_ps is None else self.begin_ps - begin_ps
-        return not any(self.parts.joining) or len(np.unique(late)) <= 1
+        return not any(self.parts.joining) or len(distinct(late)) <= 1
 
     def repeated(self, c: int, time_ps: IntArray) -> tuple[Int32Array, Int32Array]:
         """What happens in the part of class ``c`` at ``time_ps`` (ascending), played through the periods:
@@ -300,7 +301,7 @@ def _whole_log(
     part_of = steady.parts.of_plans(ties)
     part = np.array([part_of.get(plan, -1) for plan in log.plans], dtype=np.int32)[log.plan]
     entries, times = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    for number in np.unique(part).tolist():
+    for number in distinct(part).tolist():
         mine = np.flatnonzero(part == number).astype(np.int32)
         if number >= 0:
             began = 0 if begin_ps is None else int(begin_ps[number])

@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from simcore.distinct import distinct, distinct_columns
 from simcore.graph.flatten import play_edges
 from simcore.graph.graph import Graph
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpTable, Strings
@@ -157,7 +158,7 @@ def _edges(graph: Graph, moves: _Moves) -> EdgeTable:
     keep = (src < 0) | (src != dst)
     # Strings.values are unique, so codes tell external streams apart.
     columns = np.stack([dst, src, edges.kind, edges.ext_stream.codes, back])[:, keep]
-    unique = np.unique(columns, axis=1)
+    unique = distinct_columns(columns)
     return EdgeTable(
         dst=unique[0],
         src=unique[1],
@@ -203,7 +204,7 @@ def _external_backs(graph: Graph, moves: _Moves) -> IntArray:
     stream_of = np.array([code_of.get(name, -1) for name in edges.ext_stream.values])[edges.ext_stream.codes]
     template_of = np.searchsorted(graph.template_start, edges.dst, side="right") - 1
     fewest = np.full(len(edges), np.iinfo(np.int64).max, dtype=np.int64)
-    for code in np.unique(stream_of[outside]).tolist():
+    for code in distinct(stream_of[outside]).tolist():
         rows = streams[code] if code >= 0 else np.zeros(0, dtype=np.int64)
         first = np.searchsorted(rows, graph.template_start)  # of each template, among the stream's rows
         kept = np.concatenate([[0], np.cumsum(moves.kept[rows])])

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from simcore.apps.run.fitting import played, verdict_of
 from simcore.graph import GraphBuilder, save_graph
+from workloads.jobs import complete
 
 Run = Callable[..., Result]
 
@@ -32,6 +34,21 @@ def test_what_fits_says_its_room_and_the_largest_tensors(run: Run) -> None:
     assert not any("--set training.seq" in line for line in lines)  # it was said
     assert sum(" MiB  " in line for line in lines) == 20
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("llama3-70b", {"tp": 8, "pp": 4}), ("gpt3-175b", {"tp": 8, "pp": 8}),
+        ("gpt3-175b", {"tp": 8, "pp": 4, "virtual_stages": 2}), ("mixtral-8x7b", {"tp": 8, "pp": 4}),
+    ],
+)  # fmt: skip
+def test_stages_that_cannot_be_the_fullest_are_not_played(job: tuple[str, dict[str, int]]) -> None:
+    name, parallel = job
+    made = complete({"model": name, "parallel": parallel}, "", num_gpus=64, generation="hopper")
+    some, every = played(made), played(made, near=0.0, full=0.0)
+    assert 0 < len(some) < len(every)
+    assert verdict_of(70 << 30, some) == verdict_of(70 << 30, every)
 
 
 def test_equal_stages_beside_each_other_are_one_row(run: Run) -> None:
