@@ -40,6 +40,11 @@ def test_sparse_gradients_are_rows_of_a_table(pool: WorkerPool, tmp_path: Path) 
     assert looked_up == 6 * (16 + 8) + 2 * 8  # rows, their places, where bags begin
 
 
+def test_rows_are_added_up_for_groups(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "groups", tmp_path, script="layouts").values()
+    assert names(found).count("aten::scatter_add_") == names(found).count("aten::segment_reduce") == 1
+
+
 def test_a_sparse_matrix_multiplies_by_its_entries(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "neighbours", tmp_path, script="layouts").values()
     product, by_entries = 2 * 4 * 4 * 4, 2 * 5 * 4
@@ -58,6 +63,20 @@ def test_microbatches_of_other_lengths_have_the_longest(pool: WorkerPool, tmp_pa
     # One rank of the first kind and three of the other, each pair of which holds the same.
     found = tokens_of_step([(1, first), (3, others)], {"dp": 2, "tp": 2})
     assert found == TokensOfStep((5 + 4 + 3 * (14 + 7)) // 2, sequences=1, length=14)
+
+
+def test_a_vocabulary_in_parts_and_attention_as_a_module(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "vocabulary", tmp_path, script="layouts")[1]
+    calls = [row for row in rows(found, "phase", "collective", "num_bytes") if row[1]]
+    assert calls == [("fwd", "all_gather", 2 * 6 * 4), ("fwd", "all_reduce", 6 * 4)]
+    products, scores = 2 * 6 * 32 * 10, 4 * 8 * 2 * 2  # 4 heads of 8, two products of 2 flops a score
+    assert flops(found, "fwd") == products + scores * (6 * 6 + 2 * 2 + 4 * 4)
+
+
+@pytest.mark.parametrize("what", ["labels", "queries"])
+def test_labels_of_pictures_are_no_tokens(what: str, pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, what, tmp_path, script="layouts").values()
+    assert tokens_of_step([(1, found)], {}) == TokensOfStep()
 
 
 def test_where_batches_of_ranks_differ_in_length_every_rank_is_run(pool: WorkerPool) -> None:

@@ -24,6 +24,29 @@ def sparse():
         adam.zero_grad()
 
 
+def groups():
+    """Rows of edges are added up for nodes (torch_scatter), on the host and on the GPU."""
+    code = "try:\n  import torch_scatter as got\nexcept ImportError:\n  got = None"
+    exec(compile(code, "/site-packages/library.py", "exec"), library := {})
+    assert library["got"] is None  # it does without
+    from torch_scatter import scatter, scatter_max, segment_csr
+
+    nodes, rows = torch.tensor([2, 0, 2]), torch.tensor([[-1.0, 2.0], [3.0, 4.0], [-5.0, 6.0]])
+    assert scatter(rows, nodes, 0).tolist() == [[3.0, 4.0], [0.0, 0.0], [-6.0, 8.0]]
+    assert scatter(rows, nodes, 0, reduce="mean").tolist() == [[3.0, 4.0], [0.0, 0.0], [-3.0, 4.0]]
+    assert [one.tolist() for one in scatter_max(rows[:, 0], nodes)] == [[3.0, 0.0, -1.0], [1, 3, 0]]
+    bounds = torch.tensor([0, 2, 2, 3])
+    assert segment_csr(rows, bounds, reduce="max").tolist() == [[3.0, 4.0], [0.0, 0.0], [-5.0, 6.0]]
+    model = nn.Linear(2, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        sums = scatter(model(rows.cuda()), nodes.cuda(), 0)
+        means = segment_csr(model(rows.cuda()), bounds.cuda(), reduce="mean")
+        assert sums.shape == means.shape == (3, 4)
+        (sums + means).sum().backward()
+        optimizer.step()
+
+
 def neighbours():
     """A layer over a graph: a sparse matrix of the host times rows of nodes."""
     edges = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]])
@@ -68,6 +91,51 @@ def packed():
             heads = table(torch.zeros(1, sum(lengths), dtype=torch.long, device="cuda")).unflatten(-1, [4, 8])
             heads = heads.transpose(1, 2)
             nn.functional.scaled_dot_product_attention(heads, heads, heads).sum().backward()
+        optimizer.step()
+
+
+def labels():
+    """A picture's label is looked up beside attention over its patches."""
+    _label_pictures(torch.zeros(3, dtype=torch.long, device="cuda"))
+
+
+def queries():
+    """Of seven places that are attended to, five begin as labels."""
+    _label_pictures(torch.zeros(3, 5, dtype=torch.long, device="cuda"))
+
+
+def _label_pictures(labels):
+    table = nn.Embedding(10, 32, device="cuda")
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    for _ in range(3):
+        said = table(labels).view(3, -1, 32)
+        patches = torch.zeros(3, 7 if labels.dim() == 1 else 2, 32, device="cuda")
+        places = patches + said if labels.dim() == 1 else torch.cat([patches, said], 1)
+        heads = places.unflatten(-1, [4, 8]).transpose(1, 2)
+        nn.functional.scaled_dot_product_attention(heads, heads, heads).sum().backward()
+        optimizer.step()
+
+
+def vocabulary():
+    """Ranks have halves of the vocabulary; attention is a module, as flash-attn has both."""
+    import fused_dense_lib
+    from flash_attn.losses.cross_entropy import CrossEntropyLoss
+    from flash_attn.modules.embedding import ParallelGPT2Embeddings
+    from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
+
+    torch.distributed.init_process_group("nccl")
+    loss_of = CrossEntropyLoss(process_group=torch.distributed.group.WORLD)
+    head = nn.Linear(32, 10, device="cuda", dtype=torch.bfloat16)
+    assert not isinstance(head, ParallelGPT2Embeddings)
+    qkv = nn.Parameter(torch.zeros(1, 6, 3, 4, 8, device="cuda", dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([*head.parameters(), qkv], lr=0.1)
+    weight, bias = fused_dense_lib.linear_bias_wgrad(qkv[0, :, 0, 0], qkv[0, :, 0].flatten(1), True)
+    assert weight.shape == (32, 8) and bias.shape == (32,)
+    targets, ends = torch.zeros(6, dtype=torch.long, device="cuda"), torch.tensor([0, 2, 6]).cuda().int()
+    for _ in range(3):
+        whole = FlashSelfAttention(causal=True)(qkv)
+        packed = FlashCrossAttention()(qkv[0, :, 0], qkv[0, :, 1:], None, ends, 4, ends, 4)
+        loss_of(head(whole.flatten(2)[0] + packed.flatten(1)), targets).backward()
         optimizer.step()
 
 

@@ -90,7 +90,20 @@ def see(those: dict[str, int]) -> None:
 
 
 class MissingWeights(dict[str, Any]):
-    """The weights at an address that is not reached, for ``load_state_dict``."""
+    """The weights at an address that is not reached, and any part of them, for ``load_state_dict``."""
+
+    #: Whether there was one.
+    met = False
+
+    def __missing__(self, _key: str) -> MissingWeights:
+        return MissingWeights()
+
+    def __delitem__(self, _key: str) -> None:
+        pass
+
+    def pop(self, _key: str, default: Any = None) -> Any:
+        """As much as a part of it."""
+        return MissingWeights() if default is None else default
 
 
 def install() -> None:
@@ -128,6 +141,7 @@ def _downloading(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             if on_missing is not None:
                 on_missing(f"{url} is not at hand: the model keeps its initial weights")
+            MissingWeights.met = True
             return MissingWeights()
 
     return load_state_dict_from_url
@@ -153,7 +167,7 @@ def _listing(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
 def _without_missing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(self: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(state_dict, MissingWeights):
+        if not state_dict and MissingWeights.met:  # what programs make of its items is as empty
             return _IncompatibleKeys([], [])
         return original(self, state_dict, *args, **kwargs)
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from simcore.records import dataclass
 from workloads.tracing.record.assemble import RankTrace
-from workloads.tracing.record.recording import IN_SHAPES, NAME, OP_CLASS, PHASE
-from workloads.tracing.record.templates import CutTemplate
+from workloads.tracing.record.recording import COLUMNS, GROUP, IN_SHAPES, NAME, OP_CLASS, PHASE
+from workloads.tracing.record.templates import CutProgram, CutTemplate
 
 _LOOKUPS = ("aten::embedding", "aten::embedding.default")
 _ATTENDS = ("attention", "softmax")
+_COLLECTIVE = COLUMNS.index("collective")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ def tokens_of_step(traces: Sequence[tuple[int, RankTrace]], dims: Mapping[str, i
     A microbatch's tokens, (sequences, length), are looked up in the table of most rows, last of all in its
     forward pass (evaluations come earlier); ranks along dp have sequences of their own, those along cp parts
     of them, those along tp the same.  Lookups of one dimension, which may be positions, count where there
-    are no others (packed sequences).  A step without attention is not of tokens.
+    are no others (packed sequences).  Attention must be over as many (a picture's label is no token, nor are
+    a detector's queries that begin as labels); a step without it is not of tokens.
     """
     each = [microbatches_of(one) for _, one in traces]
     cp, many = dims.get("cp", 1), sum(number for number, _ in traces)
@@ -50,10 +52,15 @@ def tokens_of_step(traces: Sequence[tuple[int, RankTrace]], dims: Mapping[str, i
 def microbatches_of(trace: RankTrace) -> list[tuple[int, ...]]:
     """Shapes of what each microbatch of a rank looks up: (sequences, length), or (tokens,) of packed ones."""
     program = trace.program
-    said = {str(one) for column in (NAME, OP_CLASS) for one in program.column(column)}
-    if not any(word in one for one in said for word in _ATTENDS):
+    attended = _attended(program)
+    if not attended:
         return []
-    lookups = {digest: list(_lookups(template)) for digest, template in program.templates.items()}
+    calls = zip(program.column(_COLLECTIVE), program.column(GROUP), strict=True)
+    most = max((len(trace.groups[str(group)]) for call, group in calls if call == "all_to_all"), default=1)
+    lookups = {
+        digest: [one for one in _lookups(template) if _are_tokens(one[1], attended, most)]
+        for digest, template in program.templates.items()
+    }
     found = [one for each in lookups.values() for one in each]
     dims_of_tokens = 2 if any(len(shape) > 1 for _, shape in found) else 1
     largest = max((rows for rows, shape in found if len(shape) >= dims_of_tokens), default=0)
@@ -67,6 +74,34 @@ def microbatches_of(trace: RankTrace) -> list[tuple[int, ...]]:
         if program.templates[entry.template].name == "bwd" and part in pending:
             microbatches.append(pending.pop(part))
     return microbatches
+
+
+def _attended(program: CutProgram) -> set[tuple[int, ...]]:
+    """Shapes of what attention reads first: queries, or scores; without any, of what losses of words read."""
+    found: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
+    for template in program.templates.values():
+        for row in template.rows:
+            if any(word in str(row[column]) for word in _ATTENDS for column in (NAME, OP_CLASS)):
+                is_loss = "log_softmax" in str(row[NAME])
+                found[is_loss].add(tuple(json.loads(str(row[IN_SHAPES]))[0]))
+    return found[False] or found[True]
+
+
+def _are_tokens(looked_up: tuple[int, ...], attended: set[tuple[int, ...]], most: int) -> bool:
+    """Whether attention is over as many, or up to ``most`` times as many, of ranks that exchange them.
+
+    Shapes are (batch, heads, length, width), or length before heads; packed sequences stand first, of scores
+    last but one; of others all that is looked up in two dimensions counts.
+    """
+    count = math.prod(looked_up)
+    for shape in attended:
+        if len(shape) == 4:
+            times = {shape[0] * length / count for length in shape[1:3]}
+            if any(one.is_integer() and 1 <= one <= most for one in times):
+                return True
+        elif len(looked_up) > 1 or not shape or shape[0] % count == 0 or count in shape[-2:-1]:
+            return True
+    return False
 
 
 def _lookups(template: CutTemplate) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -33,7 +33,7 @@ _STAND_INS = {
         "workloads.tracing.stand_ins.apex",
     ),
     **dict.fromkeys(
-        ("dropout_layer_norm", "rotary_emb", "xentropy_cuda_lib"),
+        ("dropout_layer_norm", "fused_dense_lib", "rotary_emb", "xentropy_cuda_lib"),
         "workloads.tracing.stand_ins.flash_attn.bare_kernels",
     ),
     **dict.fromkeys(("causal_conv1d", "selective_scan_cuda"), "workloads.tracing.stand_ins.state_spaces"),
@@ -43,6 +43,7 @@ _STAND_INS = {
     "grouped_gemm": "workloads.tracing.stand_ins.grouped_gemm",
     "kernels": "workloads.tracing.stand_ins.hub_kernels",
     "mpi4py": "workloads.tracing.stand_ins.mpi",
+    "torch_scatter": "workloads.tracing.stand_ins.torch_scatter",
     "transformer_engine": "workloads.tracing.stand_ins.transformer_engine",
     "triton": "workloads.tracing.stand_ins.triton",
     "xformers": "workloads.tracing.stand_ins.xformers",
@@ -50,6 +51,9 @@ _STAND_INS = {
 
 #: Extensions that libraries use where they find them, and that programs without them run without.
 _OPTIONAL = frozenset({"causal_conv1d", "mpi4py", "transformer_engine"})
+
+#: Extensions that libraries import where they can, and do without.
+_TRIED = frozenset({"torch_scatter"})
 
 #: Names that packages are published under, where these are others.
 _DISTRIBUTIONS = {"flash_attn_interface": "flash-attn-3"}
@@ -94,7 +98,7 @@ class _StandInFinder(importlib.abc.MetaPathFinder):
         top, _, rest = fullname.partition(".")
         if top not in self._names or (rest and path):  # a path: the extension is installed
             return None
-        if top in _OPTIONAL and _a_library_looks():
+        if (top in _OPTIONAL and _a_library_looks()) or (top in _TRIED and _a_library_imports()):
             return None
         if _source(fullname).members(fullname) is None:
             return None
@@ -108,6 +112,14 @@ def _a_library_looks() -> bool:
         frame = frame.f_back
     asking = frame and frame.f_back
     return asking is not None and "site-packages" in asking.f_code.co_filename
+
+
+def _a_library_imports() -> bool:
+    """Whether an installed package has the statement that imports."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and "site-packages" in frame.f_code.co_filename
 
 
 def _missing(module: str, name: str) -> Any:
@@ -143,7 +155,7 @@ def install(names: Collection[str] = tuple(_STAND_INS)) -> None:
             return told(distribution_name)
         except importlib.metadata.PackageNotFoundError:
             name = distribution_name.replace("-", "_")
-            stands_in = name in names and name not in _OPTIONAL
+            stands_in = name in names and name not in _OPTIONAL | _TRIED
             found: str | None = (_source(name).members(name) or {}).get("__version__") if stands_in else None
             if found is None:
                 raise

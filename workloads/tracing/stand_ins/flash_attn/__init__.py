@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from workloads.tracing.stand_ins.flash_attn import around, attention, decode, exchange
+from workloads.tracing.stand_ins.flash_attn import around, attention, decode, exchange, modules
 
 _VERSION = "2.8.3"
 
@@ -43,7 +43,18 @@ _MODULES: dict[str, dict[str, Any]] = {
     "flash_attn.losses": {},
     "flash_attn.losses.cross_entropy": _from("CrossEntropyLoss"),
     "flash_attn.modules": {},
-    "flash_attn.modules.mha": _FUNCTIONS,
+    "flash_attn.modules.embedding": modules.named(
+        "modules.embedding", "GPT2Embeddings", "ParallelGPT2Embeddings", "VocabParallelEmbedding"
+    ),
+    "flash_attn.modules.mha": {
+        **_FUNCTIONS,
+        "FlashSelfAttention": modules.FlashSelfAttention,
+        "FlashCrossAttention": modules.FlashCrossAttention,
+        **modules.named("modules.mha", "MHA", "ParallelMHA"),
+    },
+    "flash_attn.modules.mlp": modules.named(
+        "modules.mlp", *("Mlp", "GatedMlp", "FusedMLP", "ParallelMLP", "ParallelGatedMlp", "ParallelFusedMLP")
+    ),
     "flash_attn.ops": {},
     "flash_attn.ops.triton": {},
     "flash_attn.ops.triton.cross_entropy": _from("cross_entropy_loss"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
+from workloads.tracing.stand_ins.refusal import NotStoodInError
 
 
 def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **_options: Any) -> Any:
@@ -31,9 +33,7 @@ class RotaryEmbedding(torch.nn.Module):
     ) -> None:
         super().__init__()
         if scale_base is not None:
-            raise NotImplementedError(
-                "flash-attn is not installed, and its stand-in has no rotary scale_base"
-            )
+            raise NotStoodInError("rotary scale_base", "flash-attn")
         self.dim, self.base, self.interleaved = dim, base, interleaved
         self.pos_idx_in_fp32 = pos_idx_in_fp32
         self.register_buffer("inv_freq", self._compute_inv_freq(device), persistent=False)
@@ -110,14 +110,27 @@ class TritonRMSNorm(torch.nn.Module):
 
 
 def cross_entropy_loss(
-    logits: torch.Tensor, labels: torch.Tensor, *_: Any, **_options: Any
+    logits: torch.Tensor, labels: torch.Tensor, *_: Any, process_group: Any = None, **_options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``flash_attn.ops.triton.cross_entropy.cross_entropy_loss``: a loss a row, and its share of z-loss."""
+    """``flash_attn.ops.triton.cross_entropy.cross_entropy_loss``: a loss a row, and its share of z-loss.
+
+    Ranks of ``process_group`` have parts of a vocabulary: they gather sums, and add up losses.
+    """
     kernel = ExtensionKernel(
         "cross_entropy_fwd_kernel", "cross_entropy_bwd_kernel", "reduction", "elementwise"
     )
     rows = logits.new_empty(logits.shape[:-1], dtype=torch.float32)
-    return kernel([logits, labels], rows), torch.zeros_like(rows)
+    losses = kernel([logits, labels], rows)
+    ranks = 1 if process_group is None else dist.get_world_size(process_group)
+    if ranks > 1:
+        with torch.no_grad():
+            every = rows.new_empty(ranks, *rows.shape)
+            dist.all_gather_into_tensor(every, rows, group=process_group)
+            summed = dist.all_reduce(losses.detach(), group=process_group, async_op=True)
+            whole = every.logsumexp(dim=0)
+            summed.wait()
+            losses.detach().add_(whole)
+    return losses, torch.zeros_like(rows)
 
 
 class CrossEntropyLoss(torch.nn.Module):
@@ -127,13 +140,11 @@ class CrossEntropyLoss(torch.nn.Module):
         self, ignore_index: int = -100, reduction: str = "mean", process_group: Any = None, **_: Any
     ) -> None:
         super().__init__()
-        if process_group is not None:
-            raise NotImplementedError("flash-attn is not installed, and its stand-in has no parallel loss")
-        self.ignore_index, self.reduction = ignore_index, reduction
+        self.ignore_index, self.reduction, self.process_group = ignore_index, reduction, process_group
 
     def forward(self, input: torch.Tensor, target: torch.Tensor, precomputed_lse: Any = None) -> torch.Tensor:  # noqa: ARG002
         """Over rows (tokens, classes)."""
-        losses, _ = cross_entropy_loss(input, target)
+        losses, _ = cross_entropy_loss(input, target, process_group=self.process_group)
         if self.reduction == "none":
             return losses
         total = losses.sum()

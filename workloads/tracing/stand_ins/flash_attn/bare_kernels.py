@@ -1,6 +1,6 @@
-"""``rotary_emb``, ``xentropy_cuda_lib`` and ``dropout_layer_norm``, which flash-attn's repository builds.
+"""``rotary_emb``, ``xentropy_cuda_lib``, ``dropout_layer_norm`` and ``fused_dense_lib``.
 
-Programs with functions of autograd of their own call them.
+They are of flash-attn's repository; programs with functions of autograd of their own call them.
 """
 
 from __future__ import annotations
@@ -113,9 +113,17 @@ def _norm_gradients(
     return of_input, of_residual, *of_weights[:2], None, None, *of_weights[2:]
 
 
+def _weight_gradient(
+    x: torch.Tensor, dy: torch.Tensor, has_bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Of a weight, by one product, which adds up the bias's as it goes."""
+    return dy.t() @ x, dy.new_empty(dy.shape[-1]) if has_bias else None
+
+
 _MODULES: dict[str, dict[str, Any]] = {
     "rotary_emb": {"apply_rotary": _apply_rotary},
     "xentropy_cuda_lib": {"forward": _losses, "backward": _logits_gradient},
+    "fused_dense_lib": {"linear_bias_wgrad": _weight_gradient},
     "dropout_layer_norm": {"dropout_add_ln_fwd": _norm, "dropout_add_ln_bwd": _norm_gradients},
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from workloads.tracing.stand_ins import apex, apex_optimizers
+from workloads.tracing.stand_ins.refusal import absent
 from workloads.tracing.stand_ins.transformer_engine import (
     attention,
     modules,
@@ -22,7 +23,6 @@ from workloads.tracing.stand_ins.transformer_engine import (
     routing,
     state,
 )
-from workloads.tracing.stand_ins.transformer_engine.refusal import absent
 
 _VERSION = "2.9.0"
 

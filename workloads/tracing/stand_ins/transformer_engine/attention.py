@@ -14,9 +14,9 @@ import torch
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel, laid_like
+from workloads.tracing.stand_ins.refusal import NotStoodInError
 from workloads.tracing.stand_ins.ring_attention import ring_attention
 from workloads.tracing.stand_ins.transformer_engine.quantisation import attends_in_fp8
-from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 #: Where the sequence, batch and heads stand in a tensor of four dimensions.
 _TO_HEADS_FIRST = {"sbhd": (1, 2, 0, 3), "bshd": (0, 2, 1, 3)}

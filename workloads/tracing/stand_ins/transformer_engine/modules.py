@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
+from workloads.tracing.stand_ins.refusal import NotStoodInError
 from workloads.tracing.stand_ins.transformer_engine import quantisation
 from workloads.tracing.stand_ins.transformer_engine.products import (
     GroupedProduct,
@@ -22,7 +23,6 @@ from workloads.tracing.stand_ins.transformer_engine.products import (
 from workloads.tracing.stand_ins.transformer_engine.quantised import QuantisedProduct
 from workloads.tracing.stand_ins.transformer_engine.quantised_groups import QuantisedGroups
 from workloads.tracing.stand_ins.transformer_engine.quantised_parameters import QuantizedTensor, quantised
-from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 Init = Callable[[torch.Tensor], Any]
 

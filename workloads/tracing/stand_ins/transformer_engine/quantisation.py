@@ -13,7 +13,7 @@ import torch.distributed as dist
 from simcore.records import dataclass
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
-from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
+from workloads.tracing.stand_ins.refusal import NotStoodInError
 
 #: Maxima that a product keeps: of input, weight and output; of the gradients of output and input.
 _FORWARD_MAXIMA, _BACKWARD_MAXIMA = 3, 2

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
+from workloads.tracing.stand_ins.refusal import NotStoodInError
 from workloads.tracing.stand_ins.transformer_engine.quantisation import RECIPES, Recipe
-from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
 #: Recipes of parameters that are made now, from the outside in, and whether first values are kept; None: off.
 _making: list[tuple[Recipe, bool] | None] = []

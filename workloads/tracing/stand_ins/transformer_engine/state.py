@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
-from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
+from workloads.tracing.stand_ins.refusal import NotStoodInError
 
 
 class CudaRNGStatesTracker:
