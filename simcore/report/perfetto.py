@@ -8,7 +8,7 @@ Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nan
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +64,12 @@ def write_perfetto(
     *,
     host: bool = False,
     max_counter_rows: int = DEFAULT_MAX_COUNTER_ROWS,
+    curves_written: Callable[[], None] = lambda: None,
 ) -> PerfettoExport:
     """Write the rows of ``ranks`` to ``path``: gzipped JSON, or Perfetto's packets if it ends in .pftrace.
 
     ``host`` adds what the host does.  It mostly waits for its GPU: with that, a rank folded to one line
-    looks busy from beginning to end.
+    looks busy from beginning to end.  ``curves_written`` returns when the run folder has what stages hold.
 
     Errors: InputError for a rank outside the job.
     """
@@ -78,13 +79,13 @@ def write_perfetto(
     count = 0
     with whole_file(path) as fresh:
         if path.suffix == ".pftrace":
-            batches = list(_batches(timeline, ranks, host, counters))
+            batches = list(_batches(timeline, ranks, host, counters, curves_written))
             count = sum(batch.count for batch in batches)
             fresh.write_bytes(b"".join(perfetto_packets(batches)))
         else:
             with compressed(fresh) as write:
                 write(_header(timeline.info, counters.left_out))
-                for batch in _batches(timeline, ranks, host, counters):
+                for batch in _batches(timeline, ranks, host, counters, curves_written):
                     write(batch.text if count else batch.text[2:])  # no comma before the first
                     count += batch.count
                 write(b"\n]}\n")
@@ -104,8 +105,9 @@ def _header(info: RunInfo, left_out: Sequence[str]) -> bytes:
 
 
 def _batches(
-    timeline: Timeline, ranks: Sequence[int], host: bool, counters: ChosenCounters
-) -> Iterator[Events]:
+    timeline: Timeline, ranks: Sequence[int], host: bool, counters: ChosenCounters,
+    curves_written: Callable[[], None],
+) -> Iterator[Events]:  # fmt: skip
     arrows = Arrows()
     stage_of: dict[int, int] = {}
     for position, rank in enumerate(ranks):
@@ -117,6 +119,7 @@ def _batches(
     if counters.has_links:
         yield _process_events(LINKS_PID, "other links", len(ranks))
     yield from counters.events()
+    curves_written()
     yield from memory_events(timeline.run_dir, stage_of)
     if not counters.places:
         yield Events.of(map(origin_event, ranks[:1]))

@@ -30,11 +30,13 @@ class Aside(Generic[Found]):
         if not forked:
             return
         reading, writing = os.pipe()
+        self._begins, ends = os.pipe()
         self._child = os.fork()
         if not self._child:
             os.close(reading)
-            _do(work, writing)
+            _do(work, writing, ends)
         os.close(writing)
+        os.close(ends)
         self._pipe = os.fdopen(reading, "rb")
 
     @property
@@ -56,6 +58,13 @@ class Aside(Generic[Found]):
             self._found.append(self._received() if self._work is None else next(self._work))
         return self._found[number]
 
+    def wait(self) -> None:
+        """Wait until the first thing is found or the fork has ended, in this process or a later fork."""
+        if self._child:
+            os.read(self._begins, 1)  # nothing comes but the end
+        else:
+            self.result()
+
     def _received(self) -> Found:
         try:
             found, error = pickle.load(self._pipe)  # by our own fork
@@ -72,6 +81,7 @@ class Aside(Generic[Found]):
         """No more is wanted of it."""
         if self._child:
             self._pipe.close()
+            os.close(self._begins)
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
             self._child = 0
@@ -107,16 +117,21 @@ def _may_fork() -> bool:
     )
 
 
-def _do(work: Callable[[], Iterator[object]], writing: int) -> None:
-    """Be the fork: work, tell what comes of it, and end without a word."""
+def _do(work: Callable[[], Iterator[object]], writing: int, waited_for: int) -> None:
+    """Be the fork: work, tell what comes of it, and end without a word.
+
+    With the first thing it closes ``waited_for``, which other forks may wait for.
+    """
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         gc.freeze()  # what it shares with its parent is not looked through
         with os.fdopen(writing, "wb") as pipe:
             try:
-                for found in work():
+                for number, found in enumerate(work()):
                     pickle.dump((found, None), pipe)
                     pipe.flush()
+                    if not number:
+                        os.close(waited_for)
             except (SimcoreError, OSError, MemoryError) as told:
                 pickle.dump((None, told), pipe)
             except Exception as told:

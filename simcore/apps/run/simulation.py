@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from simcore.analysis import CriticalPath, StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.aside import aside, once
 from simcore.apps.run.band import stated_band
-from simcore.apps.run.beside import beside_analysis
+from simcore.apps.run.beside import beside_analysis, stored_tables
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import (
@@ -41,7 +41,7 @@ from simcore.timeline import RunFacts, RunInfo
 from simcore.timeline.facts import asked_commit, stage_memory
 from simcore.timeline.info import AssumedValue, ResourceChange
 from simcore.timeline.simulated import SimulatedTables
-from simcore.timeline.writer import store, unwritten
+from simcore.timeline.writer import unwritten
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
@@ -180,17 +180,22 @@ def run_scenario(
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
             tables = SimulatedTables(folder, graph, result)
-            timeline = unwritten(folder, graph, result, facts, tables)
-            stage_of = {rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans}
-            large = page and timeline.is_large
-            beside = partial(beside_analysis, timeline, curves, stage_of, path=large, perfetto=perfetto)
-            timeline.let_go()
             give_back_memory()  # of which a fork would have as much
-            with (
-                asked_commit() as commit,
-                aside(partial(once, partial(store, folder, tables)), forked=page) as stored,
-                aside(beside, forked=page) as exported,
-            ):
+            with ExitStack() as under_way:
+                commit = under_way.enter_context(asked_commit())
+                writing = aside(partial(stored_tables, folder, curves, tables), forked=page)
+                stored = under_way.enter_context(writing)
+                timeline = unwritten(folder, graph, result, facts, tables)
+                timeline.let_go()
+                stage_of = {
+                    rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans
+                }
+                large = page and timeline.is_large
+                beside = partial(
+                    beside_analysis, timeline, stage_of, stored.wait, path=large, perfetto=perfetto
+                )
+                give_back_memory()
+                exported = under_way.enter_context(aside(beside, forked=page))
                 with stages.stage("analysing"):
                     analysis = analyse(timeline)
                     band, nearest = stated_band(
@@ -207,7 +212,7 @@ def run_scenario(
                             "memory_verdict": str(fits),
                             "warnings": (*result.warnings, *_tight(fits), *facts.warnings),
                             "assumptions": (*facts.assumptions, f"memory {fits}, by {fits.source}", *added),
-                            "memory_peaks": exported.result().peaks,
+                            "memory_peaks": stored.result(),
                             "tornado": answers,
                         }
                     )
@@ -227,15 +232,15 @@ def run_scenario(
                     with stages.stage("writing the page"):
 
                         def critical() -> CriticalPath | None:
-                            return exported.result(1).path if large else None
+                            return exported.result().path if large else None
 
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
                 if meanwhile is not None:
                     meanwhile()
                 with stages.stage("writing the timeline"):
-                    stored.result()
+                    stored.result(1)
                 with stages.stage("writing for Perfetto") if perfetto else nullcontext():
-                    shown = exported.result(2 if perfetto else 1)
+                    shown = exported.result(1 if perfetto else 0)
             info = info.model_copy(update={"wall_s": dict(stages.seconds)})
             info.write(folder)
         return FinishedRun(

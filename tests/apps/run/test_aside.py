@@ -46,6 +46,34 @@ def test_each_thing_that_is_found_comes_before_the_next(forked: bool, tmp_path: 
 
 
 @pytest.mark.parametrize("forked", [True, False])
+def test_a_later_fork_can_wait_for_what_an_earlier_one_does_first(forked: bool, tmp_path: Path) -> None:
+    def first() -> Iterator[str]:
+        time.sleep(0.05 * forked)
+        (tmp_path / "file").write_text("whole")
+        yield "written"
+        time.sleep(600 * forked)
+
+    def second() -> str:
+        earlier.wait()
+        earlier.wait()
+        return (tmp_path / "file").read_text()
+
+    with aside(first, forked=forked) as earlier, aside(partial(once, second), forked=forked) as later:
+        assert later.result() == "whole"
+        assert earlier.result() == "written"
+
+
+def test_who_waits_for_a_fork_that_fails_goes_on() -> None:
+    def work() -> int:
+        raise OutOfMemoryError("does not fit")
+
+    failing = Aside(partial(once, work), forked=True)
+    failing.wait()
+    with pytest.raises(OutOfMemoryError):
+        failing.result()
+
+
+@pytest.mark.parametrize("forked", [True, False])
 def test_errors_are_those_of_the_work(forked: bool) -> None:
     def work() -> int:
         raise OutOfMemoryError("stage 3 does not fit")

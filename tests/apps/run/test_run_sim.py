@@ -276,7 +276,7 @@ def test_an_abrupt_end_leaves_no_folder(
     what: Callable[..., None],
     code: int,
 ) -> None:
-    module = simcore.apps.run.beside if where == "write_perfetto" else simcore.apps.run.simulation
+    module = simcore.apps.run.simulation if where in ("run", "analyse") else simcore.apps.run.beside
     monkeypatch.setattr(module, where, what)
     if what is not _break:  # who interrupts means this process, not a fork of it
         monkeypatch.setattr(simcore.apps.run.aside, "_may_fork", lambda: False)
