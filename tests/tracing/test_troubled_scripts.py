@@ -41,6 +41,14 @@ def run(pool: WorkerPool, script: str, *arguments: str, **options: Any) -> Any:
             {},
             ['AssertionError: assert how != "assertion" or step == 0', "in the script: troubled.py:"],
         ),
+        (
+            "types",
+            {},
+            [
+                "aten::addmm expects tensors of one dtype, but got torch.float32, torch.bfloat16",
+                "in the script: troubled.py:",
+            ],
+        ),
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
         (
             "hang",

@@ -30,6 +30,8 @@ def main(how):
     opaque = Opaque().cuda()
     for step in range(3):
         loss = model(torch.randn(2, 4, device="cuda")).sum()
+        if how == "types":
+            model(torch.zeros(2, 4, device="cuda", dtype=torch.bfloat16))
         if how == "exit" and step == 1:
             sys.exit("enough")
         if how == "hang" and step == 1:

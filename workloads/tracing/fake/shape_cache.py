@@ -31,6 +31,16 @@ _NEVER = frozenset(
 )
 
 
+#: Products whose first tensors a GPU wants of one type, which torch does not ask of shapes.
+_OF_ONE_TYPE = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "mv", "addmv", "convolution"),
+        *(f"_scaled_dot_product_{which}_attention" for which in ("flash", "efficient", "cudnn")),
+    )
+)
+
+
 class _UnfitError(Exception):
     """The call cannot be looked up."""
 
@@ -77,6 +87,7 @@ class ShapeCache:
             return func(*args, **kwargs)
         recipe = self._known.get(key)
         if recipe is None:
+            _check_types(func.name().partition(".")[0], tensors[:3])
             result = func(*args, **kwargs)
             try:
                 self._known[key] = _recipe(result, tensors, {_storage(tensor) for tensor in tensors})
@@ -86,6 +97,13 @@ class ShapeCache:
         if recipe is _UnfitError:
             return func(*args, **kwargs)
         return _make(recipe, tensors)
+
+
+def _check_types(name: str, first: list[FakeTensor]) -> None:
+    """RuntimeError where a real product would refuse tensors of several types."""
+    types = {tensor.dtype: None for tensor in first}
+    if name in _OF_ONE_TYPE and len(types) > 1:
+        raise RuntimeError(f"{name} expects tensors of one dtype, but got {', '.join(map(str, types))}")
 
 
 def view(func: Any, args: Any, kwargs: Any) -> Any:
