@@ -80,5 +80,5 @@ def test_what_ranks_between_give_follows_from_the_first_and_the_last(
     assert rules == {
         "what this, the first and the last of them give",
         "what grows evenly from the first of them to the last",
-        "what this rank gives",  # the maximum: floats, of which nothing is made up
+        "what the first of them gives",  # the maximum: floats, of which nothing is made up
     }

@@ -73,6 +73,12 @@ def test_a_vocabulary_in_parts_and_attention_as_a_module(pool: WorkerPool, tmp_p
     assert flops(found, "fwd") == products + scores * (6 * 6 + 2 * 2 + 4 * 4)
 
 
+@pytest.mark.parametrize("what", ["heads", "heads_of_all"])
+def test_a_sequence_that_ranks_exchange_counts_once(what: str, pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, what, tmp_path, script="layouts")[1]
+    assert tokens_of_step([(2, found)], {"cp": 2}) == TokensOfStep(8, sequences=1, length=8)
+
+
 @pytest.mark.parametrize("what", ["labels", "queries"])
 def test_labels_of_pictures_are_no_tokens(what: str, pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, what, tmp_path, script="layouts").values()

@@ -50,6 +50,7 @@ def run(pool: WorkerPool, script: str, *arguments: str, **options: Any) -> Any:
             ],
         ),
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
+        ("shapes", {}, ["RuntimeError: Error(s) in loading state_dict for Linear: size mismatch for weight"]),
         (
             "hang",
             {"hang_s": 0.5},

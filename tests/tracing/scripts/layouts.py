@@ -4,6 +4,7 @@ import os
 import sys
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -116,6 +117,56 @@ def _label_pictures(labels):
         optimizer.step()
 
 
+def heads():
+    """Two ranks exchange halves of a sequence for heads; each looks up its half, or takes it of all."""
+    _exchange_heads(whole=False)
+
+
+def heads_of_all():
+    """The other way."""
+    _exchange_heads(whole=True)
+
+
+def _exchange_heads(whole):
+    dist.init_process_group("nccl")
+    model = Halved().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(1, 8 if whole else 4, dtype=torch.long, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+class Halved(nn.Module):
+    """A table, and attention of 4 heads over what both ranks have."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.attention = nn.Embedding(10, 32), Exchanged()
+
+    def forward(self, words):
+        return self.attention(self.table(words)[:, :4])
+
+
+class Exchanged(nn.Module):
+    def forward(self, x):
+        halves = x.unflatten(-1, (2, 2, 8)).permute(2, 1, 0, 3, 4).contiguous()
+        found = AllToAll.apply(halves).flatten(0, 1).permute(1, 2, 0, 3)
+        found = nn.functional.scaled_dot_product_attention(found, found, found)
+        return AllToAll.apply(found.contiguous())
+
+
+class AllToAll(torch.autograd.Function):
+    """Gradients go back the same way."""
+
+    @staticmethod
+    def forward(ctx, x):
+        made = torch.empty_like(x)
+        dist.all_to_all_single(made, x)
+        return made
+
+    backward = forward
+
+
 def vocabulary():
     """Ranks have halves of the vocabulary; attention is a module, as flash-attn has both."""
     import fused_dense_lib
@@ -123,8 +174,8 @@ def vocabulary():
     from flash_attn.modules.embedding import ParallelGPT2Embeddings
     from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
 
-    torch.distributed.init_process_group("nccl")
-    loss_of = CrossEntropyLoss(process_group=torch.distributed.group.WORLD)
+    dist.init_process_group("nccl")
+    loss_of = CrossEntropyLoss(process_group=dist.group.WORLD)
     head = nn.Linear(32, 10, device="cuda", dtype=torch.bfloat16)
     assert not isinstance(head, ParallelGPT2Embeddings)
     qkv = nn.Parameter(torch.zeros(1, 6, 3, 4, 8, device="cuda", dtype=torch.bfloat16))

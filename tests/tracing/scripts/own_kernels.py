@@ -162,6 +162,9 @@ def apex(_model):
     model = nn.Sequential(nn.Linear(4, 4), FusedLayerNorm(4), MixedFusedRMSNorm(4)).cuda()
     model[0].weight.stride = 1
     assert model[0].weight.stride == 1 and model[0].weight.view(torch.uint8).shape == (4, 16)
+    mixed = MixedFusedRMSNorm(4).cuda()  # results have the weights' type
+    assert mixed(torch.zeros(2, 4, device="cuda", dtype=torch.bfloat16)).dtype is torch.float32
+    assert mixed.bfloat16()(torch.zeros(2, 4, device="cuda")).dtype is torch.bfloat16
     optimizer = FusedLAMB(model.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.1)
     for _ in range(3):
         model(torch.zeros(2, 4, device="cuda")).sum().backward()

@@ -34,6 +34,8 @@ def main(how):
             model(torch.zeros(2, 4, device="cuda", dtype=torch.bfloat16))
         if how == "exit" and step == 1:
             sys.exit("enough")
+        if how == "shapes":
+            model.load_state_dict({"weight": torch.zeros(4, 5), "bias": torch.zeros(4)})
         if how == "hang" and step == 1:
             time.sleep(600)
         if how == "computing" and step == 1:

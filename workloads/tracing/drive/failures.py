@@ -81,6 +81,8 @@ def in_a_line(error: BaseException, module: str) -> str:
         return f"{error} (module {module or 'none'!r})"
     text = str(error).strip().splitlines()
     said = text[0] if text else source_line(error.__traceback__) or "no message"
+    if said.endswith(":") and len(text) > 1:  # what it is follows
+        said = f"{said} {text[1].strip()}"
     cause = error.__cause__
     if cause is not None and str(cause).strip() and str(cause).strip().splitlines()[0] not in said:
         said += f" (because of {in_a_line(cause, module)})"

@@ -114,7 +114,7 @@ def trace_in(
 def _trace_once(
     pool: WorkerPool, job: TracedJob, report: TraceReport, name: str, progress: Progress | None
 ) -> Graph:
-    with tempfile.TemporaryDirectory(prefix="simcore-mail-") as mail:
+    with tempfile.TemporaryDirectory(prefix="simcore-mail-", ignore_cleanup_errors=True) as mail:
 
         def start(job_of: Callable[[int], ScriptJob], phase: str) -> Rounds:
             return Rounds(pool, job_of, Path(mail), phase, progress, report.processes)

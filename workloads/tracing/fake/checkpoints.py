@@ -1,6 +1,7 @@
 """``torch.distributed.checkpoint``: weights, which have no values, are neither written nor read.
 
-What a program keeps beside them (its step, a schedule, tensors of the host) is held in memory and comes back;
+That there is one shows by its file ``.metadata``, which is empty.  What a program keeps beside weights (its
+step, a schedule, tensors of the host) is held in memory and comes back;
 objects that give and take their own state are asked and told as they really are.
 """
 
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as package
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
@@ -23,10 +26,14 @@ from torch.distributed.tensor import DTensor
 #: What was saved in each place, without weights.
 _held: dict[str, Any] = {}
 _WEIGHTS = object()
+#: Puts a file into memory.
+_hold: Callable[[str, bytes], None]
 
 
-def install() -> None:
-    """Patch the package, once per process; it has an older name for two of them."""
+def install(hold: Callable[[str, bytes], None]) -> None:
+    """Patch the package, once per process; it has an older name for two of them.  ``hold`` keeps a file."""
+    global _hold
+    _hold = hold
     for module, function in (
         (state_dict_saver, save),
         (state_dict_saver, async_save),
@@ -42,8 +49,11 @@ def save(
     state_dict: dict[str, Any], *, checkpoint_id: Any = None, storage_writer: Any = None, **_: object
 ) -> Metadata:
     """``torch.distributed.checkpoint.save``."""
-    _held[_place(checkpoint_id, storage_writer)] = _beside_weights(_asked(state_dict))
-    return Metadata({})
+    place, said = _place(checkpoint_id, storage_writer), Metadata({})
+    _held[place] = _beside_weights(_asked(state_dict))
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        _hold(f"{place}{os.sep}.metadata", pickle.dumps(said))
+    return said
 
 
 def async_save(state_dict: dict[str, Any], **options: Any) -> Future[Metadata]:

@@ -28,6 +28,8 @@ from workloads.tracing.fake.mail import BARRIER, EVERYBODY, EVERYBODY_VALUES, Ad
 from workloads.tracing.sites import call_site
 
 _LOOK_S = 0.02
+#: What all members of a group give, one call after the other, wherever each of them calls.
+_OBJECTS = "objects"
 
 #: The mailbox of the rank being run; None: there is no mail, broadcasts leave objects as they are.
 mailbox: Mailbox | None = None
@@ -78,14 +80,15 @@ class Mailbox:
         """Tell ``group`` this rank's ``value`` at ``topic``; returns those of the places ``wanted`` that tell
         theirs, with ``value`` for its own.
         """
-        symbol, mine, size = process_groups.symbol_of(group), dist.get_rank(group), dist.get_world_size(group)
+        mine, size = dist.get_rank(group), dist.get_world_size(group)
+        topic = f"{process_groups.symbol_of(group)} {topic}"
         number = self._counts[topic, mine, EVERYBODY]
         self._counts[topic, mine, EVERYBODY] += 1
         found = {mine: value}
 
         def address(place: int) -> Address:
             source = dist.get_global_rank(group, place)
-            return Address(f"{symbol} {topic}", source, place, EVERYBODY, number, True, place == size - 1)
+            return Address(topic, source, place, EVERYBODY, number, True, place == size - 1)
 
         deliver(address(mine).path(self._folder), _pickled(value))
         for place in wanted:
@@ -262,7 +265,7 @@ def scatter_object_list(
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
     """``torch.distributed.all_gather_object``."""
-    object_list[:] = peers.objects_of_all(obj, group or c10d._get_default_group())
+    object_list[:] = peers.objects_of_all(obj, group or c10d._get_default_group(), _OBJECTS)
     _issue_gather((object_list[0], object_list[-1]), group)
 
 
@@ -277,7 +280,7 @@ def gather_object(
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return
     group, place = _peer(group, dst, group_dst)
-    given = peers.objects_of_all(obj, group)
+    given = peers.objects_of_all(obj, group, _OBJECTS)
     _issue_gather((given[0], given[-1]), group, place)
     if object_gather_list is not None:
         object_gather_list[:] = given

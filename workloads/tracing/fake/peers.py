@@ -4,8 +4,10 @@ Note [What other ranks give]
     The first and the last rank of a job are always run, and tell each other what they give to an exchange of
     small known values.  A rank works out the rest: where the first and the last place of its group give the
     same, every place does; where whole numbers grow evenly from place to place and its own fits, they follow
-    from the place (a rank's number, the end of its shard).  Otherwise every place that has not told gives
-    what this rank gives.  What is worked out is an assumption, and listed.  Experts' loads are alike on all
+    from the place (a rank's number, the end of its shard).  Else the last place has what is left (a shorter
+    shard), or the first leads where flags or kinds differ: places between give what this rank says that most
+    do, or what the first, or the last, gives.  Without these every place gives what this rank gives.  What is
+    worked out is an assumption, and listed.  Experts' loads are alike on all
     ranks by the load's own rule.
 """
 
@@ -31,12 +33,14 @@ mailbox: _Mailbox | None = None
 on_assumed: Callable[[str], None] | None = None
 
 
-def objects_of_all(own: Any, group: Any) -> list[Any]:
-    """What each place of ``group`` gives, where this rank gives ``own``."""
+def objects_of_all(own: Any, group: Any, topic: str = "") -> list[Any]:
+    """What each place of ``group`` gives, where this rank gives ``own``; ``topic``: its calls are
+    counted (that of each line by itself).
+    """
     size, mine = dist.get_world_size(group), dist.get_rank(group)
     told = {mine: own}
     if mailbox is not None and size > 1:
-        told = mailbox.share(call_site(), group, own, {0, size - 1})
+        told = mailbox.share(topic or call_site(), group, own, {0, size - 1})
     if len(told) == size:
         return [told[place] for place in range(size)]
     known = {place: told[place] for place in (0, size - 1, mine) if place in told}
@@ -49,8 +53,20 @@ def objects_of_all(own: Any, group: Any) -> list[Any]:
             if all(one is not None for one in found) and _alike(found[mine], own):
                 _assume("what grows evenly from the first of them to the last")
                 return found
+            leads = _first_leads(known[0], known[size - 1], own)
+            rule = f"what the {'last' if leads else 'first'} of them gives"
+            own = known[size - 1 if leads else 0]
     _assume(rule)
     return [known.get(place, own) for place in range(size)]
+
+
+def _first_leads(first: Any, last: Any, own: Any) -> bool:
+    """Whether the first place gives something of its own, and the others what the last gives."""
+    fits = _alike(own, first), _alike(own, last)
+    if fits[0] != fits[1] and own is not first and own is not last:
+        return fits[1]
+    flags = isinstance(first, bool) or (isinstance(first, torch.Tensor) and first.dtype is torch.bool)
+    return flags or type(first) is not type(last)
 
 
 def _assume(rule: str) -> None:

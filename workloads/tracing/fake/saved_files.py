@@ -126,7 +126,7 @@ def install() -> None:
     shutil.copystat = _unless_held(shutil.copystat)
     if importlib.util.find_spec("safetensors") is not None:
         _hold_safetensors()
-    checkpoints.install()
+    checkpoints.install(_saved.__setitem__)
 
 
 def _downloading(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from simcore.records import dataclass
 from workloads.tracing.record.assemble import RankTrace
-from workloads.tracing.record.recording import COLUMNS, GROUP, IN_SHAPES, NAME, OP_CLASS, PHASE
+from workloads.tracing.record.recording import COLUMNS, GROUP, IN_SHAPES, MODULE, NAME, OP_CLASS, PHASE
 from workloads.tracing.record.templates import CutProgram, CutTemplate
 
 _LOOKUPS = ("aten::embedding", "aten::embedding.default")
@@ -55,10 +55,9 @@ def microbatches_of(trace: RankTrace) -> list[tuple[int, ...]]:
     attended = _attended(program)
     if not attended:
         return []
-    calls = zip(program.column(_COLLECTIVE), program.column(GROUP), strict=True)
-    most = max((len(trace.groups[str(group)]) for call, group in calls if call == "all_to_all"), default=1)
+    share = _sharing(trace)
     lookups = {
-        digest: [one for one in _lookups(template) if _are_tokens(one[1], attended, most)]
+        digest: [(rows, own) for rows, shape in _lookups(template) for own in _own(shape, attended, share)]
         for digest, template in program.templates.items()
     }
     found = [one for each in lookups.values() for one in each]
@@ -87,21 +86,40 @@ def _attended(program: CutProgram) -> set[tuple[int, ...]]:
     return found[False] or found[True]
 
 
-def _are_tokens(looked_up: tuple[int, ...], attended: set[tuple[int, ...]], most: int) -> bool:
-    """Whether attention is over as many, or up to ``most`` times as many, of ranks that exchange them.
+def _sharing(trace: RankTrace) -> int:
+    """Ranks that exchange parts of sequences for heads, by all-to-alls before and behind attention.
 
-    Shapes are (batch, heads, length, width), or length before heads; packed sequences stand first, of scores
-    last but one; of others all that is looked up in two dimensions counts.
+    Those that pass keys on do so less often than they attend.
     """
-    count = math.prod(looked_up)
+    forward = [row for one in trace.program.templates.values() for row in one.rows if row[PHASE] == "fwd"]
+    groups = [
+        str(row[GROUP])
+        for row in forward
+        if row[_COLLECTIVE] == "all_to_all" and "att" in str(row[MODULE]).lower()
+    ]
+    attends = sum("attention" in str(row[OP_CLASS]) for row in forward)
+    return max((len(trace.groups[one]) for one in groups), default=1) if len(groups) > attends else 1
+
+
+def _own(looked_up: tuple[int, ...], attended: set[tuple[int, ...]], share: int) -> Iterator[tuple[int, ...]]:
+    """What of ``looked_up`` is this rank's alone: nothing where attention is not over as many tokens.
+
+    ``share`` ranks exchange sequences: attention is over those of all, or each has looked up all.  Its shapes
+    are (batch, heads, length, width), or length before heads; packed sequences stand first, of scores last
+    but one; of others all that is looked up in two dimensions counts.
+    """
+    count, times = math.prod(looked_up), set[float]()
     for shape in attended:
         if len(shape) == 4:
-            times = {shape[0] * length / count for length in shape[1:3]}
-            if any(one.is_integer() and 1 <= one <= most for one in times):
-                return True
-        elif len(looked_up) > 1 or not shape or shape[0] % count == 0 or count in shape[-2:-1]:
-            return True
-    return False
+            times |= {shape[0] * length / count for length in shape[1:3]}
+        elif shape and shape[0] % count == 0:
+            times.add(min(share, shape[0] / count))
+        elif len(looked_up) > 1 or not shape or count in shape[-2:-1]:
+            times.add(1)
+    fitting = max((one for one in times if one.is_integer() and 1 <= one <= share), default=0)
+    if fitting:
+        *before, length = looked_up
+        yield (*before, length // share if fitting < share else length)
 
 
 def _lookups(template: CutTemplate) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -13,6 +13,7 @@ import torch
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
 from workloads.tracing.stand_ins.apex_optimizers import FusedAdagrad, FusedAdam, FusedLAMB
+from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
 
 
 class FusedLayerNormAffineFunction:
@@ -129,10 +130,34 @@ def _batch_per_block(_queries: int, keys: int, _batch: int, _heads: int) -> int:
     return 128 // warp * (2 if padded <= 128 else 1)
 
 
-#: As its modules, which compute in one kernel what torch's do; mixed: weights may be in fp32 beside 16 bits.
+class _Mixed(torch.nn.Module):
+    """Results have the weights' type, in one kernel each way."""
+
+    weight: torch.nn.Parameter
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """``x`` of any type."""
+        if x.dtype == self.weight.dtype:
+            return super().forward(x)
+        kernel = ExtensionKernel("cuApplyNorm", "cuComputeGradInput", "norm_fwd", "norm_bwd")
+        like = torch.empty_like(x, dtype=self.weight.dtype)
+        return kernel([x, self.weight, getattr(self, "bias", None)], like)
+
+
+class MixedFusedLayerNorm(_Mixed, torch.nn.LayerNorm):
+    """``apex.normalization.MixedFusedLayerNorm``."""
+
+
+class MixedFusedRMSNorm(_Mixed, torch.nn.RMSNorm):
+    """``apex.normalization.MixedFusedRMSNorm``."""
+
+
+#: As its modules, which compute in one kernel what torch's do.
 _NORMS: dict[str, Any] = {
-    **dict.fromkeys(("FusedLayerNorm", "MixedFusedLayerNorm"), torch.nn.LayerNorm),
-    **dict.fromkeys(("FusedRMSNorm", "MixedFusedRMSNorm"), torch.nn.RMSNorm),
+    "FusedLayerNorm": torch.nn.LayerNorm,
+    "FusedRMSNorm": torch.nn.RMSNorm,
+    "MixedFusedLayerNorm": MixedFusedLayerNorm,
+    "MixedFusedRMSNorm": MixedFusedRMSNorm,
 }
 
 _MODULES: dict[str, dict[str, Any]] = {
