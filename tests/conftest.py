@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
@@ -10,6 +11,7 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import settings
+from typer import testing
 
 from workloads.tracing.drive import trace
 from workloads.tracing.drive.fork_server import WorkerPool
@@ -26,6 +28,9 @@ def _not_waited_for(fd: object) -> None:
 
 # Thousands of times, milliseconds each.  Processes that tests start wait as ever.
 os.fsync = _not_waited_for
+
+# Commands are called a thousand times here, and reading all their options from annotations takes 30 ms.
+testing._get_command = functools.cache(testing._get_command)
 
 #: Files of 10 s and more, the longest first: they begin before all others, so that nobody waits for one at
 #: the end (``scripts/test`` keeps the order).

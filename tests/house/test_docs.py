@@ -1,6 +1,5 @@
 """What docs say of the house is so: files exist, and a class name stands in one place."""
 
-import ast
 import re
 import shlex
 from collections import defaultdict
@@ -63,7 +62,6 @@ def test_a_class_name_stands_in_one_place():
     found = defaultdict(list)
     for package in ("simcore", "workloads"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef):
-                    found[node.name].append(str(path.relative_to(ROOT)))
+            for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
+                found[name].append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -28,7 +28,7 @@ TINY = {
 
 def test_no_bound_is_above_a_simulation():
     cluster, kinds = load_cluster("h100-16"), Counter()
-    for _, done in zip(range(80), random_jobs(random.Random(7)), strict=False):
+    for _, done in zip(range(40), random_jobs(random.Random(7)), strict=False):
         rough, close, step = bounds_and_step(done, cluster)
         assert 0 < rough <= step, done
         assert 0 < close <= step, done

@@ -11,7 +11,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 @pytest.mark.parametrize(
     "launch",
     [
-        "pp=2 replicate=1 shard=2 tp=2 chunks=2 layers=4 microbatches=2 names=odd",
+        "pp=2 shard=2 tp=2 layers=2 microbatches=2 names=odd",
         "shard=2 cp=2 seq=64 batch=1",
         "data=ddp pp=2 replicate=3 microbatches=4",  # stages' gradients do not come in the same order
         "replicate=2 shard=3 hidden=16 log=1 microbatches=2",  # uneven shards; the first rank reads its loss

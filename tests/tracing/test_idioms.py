@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.record.assemble import RankTrace
 
@@ -35,24 +34,23 @@ def results(folder: Path, device: str, ranks: Sequence[int]) -> list[dict[str, A
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def trace(folder: Path, world_size: int, ranks: Sequence[int]) -> dict[int, RankTrace]:
+def trace(
+    pool: WorkerPool, folder: Path, store: str, world_size: int, ranks: Sequence[int]
+) -> dict[int, RankTrace]:
     """Trace ``ranks``, which tell each other what they give."""
     (folder / "mail").mkdir()
-    with workers(len(ranks)) as pool:
-        job = ScriptJob(SCRIPT, (str(folder),), world_size=world_size)
-        rounds = Rounds(pool, lambda _: job, folder / "mail")
-        rounds.run(ranks)
+    job = ScriptJob(SCRIPT, (str(folder), store), world_size=world_size)
+    rounds = Rounds(pool, lambda _: job, folder / "mail")
+    rounds.run(ranks)
     return rounds.seen
 
 
-def test_idioms_give_what_two_real_ranks_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
+def test_idioms_give_what_two_real_ranks_get(pool: WorkerPool, tmp_path: Path) -> None:
     port, store = free_ports(2)
-    monkeypatch.setenv("STORE_PORT", store)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tmp_path), port]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tmp_path), store, port]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as real:
-        trace(tmp_path, RANKS, range(RANKS))
+        trace(pool, tmp_path, store, RANKS, range(RANKS))
         _, errors = real.communicate(timeout=120)
     assert real.returncode == 0, errors
     expected, found = (results(tmp_path, device, range(RANKS)) for device in ("cpu", "cuda"))
@@ -64,11 +62,9 @@ def test_idioms_give_what_two_real_ranks_get(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_ranks_between_give_follows_from_the_first_and_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setenv("STORE_PORT", "1")
-    seen = trace(tmp_path, 8, (0, 7))
+    seen = trace(pool, tmp_path, "1", 8, (0, 7))
     for found in results(tmp_path, "cuda", (0, 7)):
         assert found["count"] == 8 * 5  # every rank gives 5
         assert found["count of ranks"] == [28, 8] and found["by gloo"] == [36]  # 0 + ... + 7, 1 + ... + 8

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.tracing.small_jobs import rows
 from tests.tracing.test_habits import SCRIPT, flops, trace
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def test_recurrent_layers_over_packed_sequences(pool: WorkerPool, tmp_path: Path) -> None:

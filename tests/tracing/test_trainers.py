@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,6 @@ import pytest
 from tests.tracing.small_jobs import rows
 from tests.tracing.test_habits import flops, names, trace
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rounds import workers
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker for every script."""
-    pytest.importorskip("torch")
-    with workers(1) as running:
-        yield running
 
 
 def test_a_weight_of_eight_bits_multiplies_whole_numbers(pool: WorkerPool, tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    store = dist.TCPStore("127.0.0.1", int(os.environ["STORE_PORT"]), ranks, rank == 0)
+    store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), ranks, rank == 0)
     found = {}
     for name, idiom in idioms(rank, ranks, device, dist.new_group(backend="gloo"), store).items():
         try:
@@ -397,4 +397,4 @@ def launch(port):
 
 
 if __name__ == "__main__":
-    launch(sys.argv[2]) if len(sys.argv) > 2 else main()
+    launch(sys.argv[3]) if len(sys.argv) > 3 else main()
