@@ -194,7 +194,7 @@ def in_a_way_of_its_own() -> str:
 
 
 def unfit(what: str) -> str:
-    """What is said of a call whose parts do not fit a group of four."""
+    """What is said of a call that a group of four, by NCCL, refuses."""
     import torch
     import torch.distributed as dist
 
@@ -206,6 +206,14 @@ def unfit(what: str) -> str:
             dist.all_gather_into_tensor(more, data)
         elif what == "reduced":
             dist.reduce_scatter_tensor(more, data)
+        elif what == "dealt":
+            dist.scatter(more, [data] * 3 if dist.get_rank() == 1 else None, src=1)
+        elif what == "strided":
+            dist.all_reduce(data[:, :1])
+        elif what == "typed":
+            dist.all_gather_into_tensor(data.bfloat16(), data[:2])
+        elif what == "on the host":
+            dist.all_reduce(torch.ones(4))
         else:
             dist.all_gather([more, more], data)
 

@@ -11,15 +11,16 @@ import torch
 
 from simcore.collectives.kinds.all_to_all import uneven
 from simcore.records import dataclass
-from workloads.tracing.fake.aten_ops import num_bytes, tensors_in
+from workloads.tracing.fake.aten_ops import is_on_device, num_bytes, tensors_in
+from workloads.tracing.fake.parallel_patches import of_device
 
 
 class UnknownCallError(RuntimeError):
     """The program communicates in a way that cannot be written down; names the operator."""
 
 
-class UnfitSizesError(RuntimeError):
-    """The program communicates parts that do not fit the group, which the group would refuse."""
+class RefusedCallError(RuntimeError):
+    """The program communicates what its group would refuse."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,17 @@ FORMS = {
 #: NCCL groups sends and receives for them: exchanges in which all pieces go to, or come from, one place.
 _ROOTED = {"gather": "to", "scatter": "from"}
 
+#: Of which NCCL wants both sides of one type.
+_BASES = ("_allgather_base_", "_reduce_scatter_base_")
+
 #: What a group holds a multiple of, on one side: elements, or tensors of a list.
 _FITS = {
-    **dict.fromkeys(("_allgather_base_", "_reduce_scatter_base_"), torch.Tensor.numel),
+    **dict.fromkeys(_BASES, torch.Tensor.numel),
     **dict.fromkeys(("allgather_", "reduce_scatter_"), lambda _: 1),
 }
+
+#: Whose tensors NCCL wants contiguous (``check_gpu_single_tensor`` of ProcessGroupNCCL.cpp).
+_CONTIGUOUS = (*_BASES, "allreduce_", "broadcast_", "reduce_", "alltoall_base_")
 
 P2P = {"send": "send", "recv_": "recv"}
 
@@ -178,24 +185,44 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
     return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare, differ, root)
 
 
-def check_sizes(name: str, args: Sequence[Any], call: CollectiveCall, num_ranks: int) -> None:
-    """UnfitSizesError where a group of ``num_ranks`` would refuse ``c10d::<name>`` (or a functional operator)
-    for the number of its parts.  How long parts are may follow from assumed values: that is left alone.
+def check_call(name: str, args: Sequence[Any], call: CollectiveCall, num_ranks: int, backend: str) -> None:
+    """RefusedCallError where a group of ``num_ranks`` would refuse ``c10d::<name>`` (or a functional
+    operator) for the number of its parts, or NCCL for where tensors lie, their layout or types.  How long
+    parts are may follow from assumed values: that is left alone.
     """
-    given = {"alltoall_base_": args[3:5], "all_to_all_single": args[1:3]}.get(name, ())
-    for rows in given:
-        if rows and len(rows) != num_ranks:
-            raise UnfitSizesError(f"all_to_all_single with {len(rows)} splits among {num_ranks} ranks")
+    lists = {"gather_": args[0], "scatter_": args[1], "alltoall_": [args[0], args[1]]}.get(name, ())
+    given = {"alltoall_base_": args[3:5], "all_to_all_single": args[1:3]}.get(name, lists)
+    for parts in given:
+        if parts and len(parts) != num_ranks:
+            raise RefusedCallError(f"{call.collective} with {len(parts)} parts among {num_ranks} ranks")
+    if backend == "nccl":
+        _check_for_nccl(name, call)
     if name not in _FITS:
         return
     for inputs, outputs in call.parts:
         sizes = [sum(map(_FITS[name], tensors)) for tensors in (inputs, outputs)]
         small, large = sizes if call.collective == "all_gather" else reversed(sizes)
         if large != num_ranks * small:
-            raise UnfitSizesError(
+            raise RefusedCallError(
                 f"{call.collective} of {sizes[0]} parts (elements, or tensors of a list) into {sizes[1]} "
                 f"among {num_ranks} ranks"
             )
+
+
+def _check_for_nccl(name: str, call: CollectiveCall) -> None:
+    tensors = [one for inputs, outputs in call.parts for one in (*inputs, *outputs)]
+    if any(not (is_on_device(one) or of_device(one)) for one in tensors):
+        raise RefusedCallError(f"{call.collective} of a tensor of the host in a group of nccl alone")
+    if name in _CONTIGUOUS and not all(map(_is_contiguous, tensors)):
+        raise RefusedCallError(f"{call.collective}: tensors must be contiguous")
+    types = {one.dtype: None for one in tensors}
+    if name in _BASES and len(types) > 1:
+        raise RefusedCallError(f"{call.collective} from and to tensors of {', '.join(map(str, types))}")
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return tensor.is_contiguous() or (form is not None and tensor.is_contiguous(memory_format=form))
 
 
 def _are_uneven(*splits: Sequence[int]) -> bool:

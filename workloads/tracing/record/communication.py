@@ -27,7 +27,7 @@ from workloads.tracing.fake.parallel_patches import of_device
 from workloads.tracing.record.comm_calls import (
     P2P,
     CollectiveCall,
-    check_sizes,
+    check_call,
     is_out_of_place_copy,
     parse_collective,
     parse_functional,
@@ -128,7 +128,7 @@ class CommunicationRecorder:
             arrive = transfer(P2P[name] == "send", tensors_in(args[0], []), group, int(args[2]))
             return self._work(self._transfer(P2P[name], args), args, arrive)
         call = parse_collective(name, args)
-        check_sizes(name, args, call, process_groups.unbox(call.group).size())
+        self._check(name, args, call)
         recorded = self._recorder.recording and not _stays_on_host(call)
         if self._recorder.on_write is not None:
             self._recorder.on_write([one for _, outputs in call.parts for one in outputs])
@@ -152,7 +152,7 @@ class CommunicationRecorder:
             with torch._C._DisableTorchDispatch():
                 result = func(*args, **kwargs)
         call, reduce_op = parse_functional(name, args, result)
-        check_sizes(name, args, call, process_groups.unbox(call.group).size())
+        self._check(name, args, call)
         if name == "all_to_all_single":  # (tensor, splits of the result, splits of the tensor, group)
             self._exchange_known("alltoall_base_", (result, args[0], None, *args[1:3]), call, reduce_op)
         elif name in ("all_gather_into_tensor", "all_reduce", "all_reduce_", "reduce_scatter_tensor"):
@@ -182,6 +182,10 @@ class CommunicationRecorder:
         for tensor in tensors_in(result, []):
             self._unfinished[recorder.record_of(tensor)] = ops
         return result
+
+    def _check(self, name: str, args: Any, call: CollectiveCall) -> None:
+        group = process_groups.unbox(call.group)
+        check_call(name, args, call, group.size(), process_groups.get_backend(group))
 
     def _exchange_known(self, name: str, args: Any, call: CollectiveCall, reduce_op: str) -> None:
         """Known values travel with ``c10d::<name>``."""
