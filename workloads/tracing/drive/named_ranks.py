@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -34,11 +35,11 @@ def named_ranks(script: Path, world_size: int, arguments: Sequence[str] = ()) ->
 
 def _own_files(script: Path) -> Iterator[Path]:
     yield script
-    folder = script.resolve().parent
+    folders = tuple(f"{one.parent}{os.sep}" for one in (script.resolve(), script.absolute()))
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     for name in sorted(one for one in loaded if isinstance(one, str) and one.endswith(".py")):
         path = Path(name)
-        if owner(name) == "script" and path != script and folder in path.resolve().parents:
+        if str(path.absolute()).startswith(folders) and owner(name) == "script" and path != script:
             yield path
 
 

@@ -17,7 +17,7 @@ Note [Known values]
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import empty, full
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workloads.tracing.fake.aten_ops import AtenOp, is_on_device, tensors_in
+from workloads.tracing.fake.storages import storage_of
 
 #: Elements up to which values are followed.
 MOST_FLOATS, MOST_INTEGERS = 1 << 12, 1 << 16
@@ -95,7 +96,7 @@ def values_of(tensor: Any) -> torch.Tensor | None:
         return tensor if tensor.device.type == "cpu" else None
     if tensor.layout is not torch.strided:
         return None
-    held: torch.UntypedStorage | None = getattr(tensor.untyped_storage(), _VALUES, None)
+    held: torch.UntypedStorage | None = getattr(storage_of(tensor), _VALUES, None)
     if held is None:
         return None
     with torch._C._DisableTorchDispatch(), torch.no_grad():
@@ -107,28 +108,28 @@ def values_of(tensor: Any) -> torch.Tensor | None:
 
 def presumed(tensor: torch.Tensor) -> bool | None:
     """The truth value that every element of ``tensor`` is presumed to have; None: no presumption."""
-    found: bool | None = getattr(tensor.untyped_storage(), _PRESUMED, None)
+    found: bool | None = getattr(storage_of(tensor), _PRESUMED, None)
     return found
 
 
 def presume(tensor: torch.Tensor, answer: bool) -> None:
     """Every element of ``tensor``, where not known, has this truth value."""
-    setattr(tensor.untyped_storage(), _PRESUMED, answer)
+    setattr(storage_of(tensor), _PRESUMED, answer)
 
 
 def least(tensor: torch.Tensor) -> int:
     """What integers of ``tensor`` that are not known are at least, by what the program does; else 0."""
-    return int(getattr(tensor.untyped_storage(), _LEAST, 0))
+    return int(getattr(storage_of(tensor), _LEAST, 0))
 
 
 def was_too_large(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` would be known but for the size of what it was computed from."""
-    return hasattr(tensor.untyped_storage(), _TOO_LARGE)
+    return hasattr(storage_of(tensor), _TOO_LARGE)
 
 
 def chosen_by(tensor: torch.Tensor, tell: Callable[[], None]) -> None:
     """Values of ``tensor`` rest on a choice: ``tell`` is called when the program comes to rely on it."""
-    setattr(tensor.untyped_storage(), _CHOICES, {id(tell): tell})
+    setattr(storage_of(tensor), _CHOICES, {id(tell): tell})
 
 
 def rely_on(tensor: Any) -> None:
@@ -140,7 +141,7 @@ def rely_on(tensor: Any) -> None:
 def _choices(tensor: Any) -> dict[int, Callable[[], None]]:
     if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
         return {}
-    found: dict[int, Callable[[], None]] = getattr(tensor.untyped_storage(), _CHOICES, {})
+    found: dict[int, Callable[[], None]] = getattr(storage_of(tensor), _CHOICES, {})
     return found
 
 
@@ -148,7 +149,7 @@ def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False
     """``tensor``, which is all of its storage, holds ``values``; ``shared``: and goes on to share them."""
     if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
         return
-    storage = tensor.untyped_storage()
+    storage = storage_of(tensor)
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         if not shared:
             held = _on_host(storage.nbytes() // tensor.element_size(), tensor.dtype)
@@ -168,7 +169,7 @@ def forget(tensors: list[torch.Tensor]) -> None:
     """These were written with what is not known."""
     for tensor in tensors:
         if isinstance(tensor, FakeTensor) and tensor.layout is torch.strided:
-            found = getattr(tensor.untyped_storage(), "__dict__", None)
+            found = getattr(storage_of(tensor), "__dict__", None)
             if found:
                 found.pop(_VALUES, None)
                 found.pop(_PRESUMED, None)
@@ -186,8 +187,9 @@ class KnownValues:
 
     def sized_result(self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
         """What an operator gives whose result has as many elements as values say; None when not known."""
-        inputs = None if operator.writes else self._inputs(args, kwargs)
-        if inputs is None:
+        tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
+        inputs = () if operator.writes else self._all_known(tensors)
+        if not inputs:
             return None
         for tensor in inputs:
             rely_on(tensor)
@@ -204,31 +206,39 @@ class KnownValues:
         if operator.base in _DECIDED and self._is_decided(_DECIDED[operator.base], args, outputs):
             return True
         drawn = operator.random and any(map(is_on_device, outputs))
-        open_to = operator.base not in _NEVER and not drawn
-        known = open_to and self._fold(func, operator, args, kwargs, outputs)
+        if operator.base in _NEVER or drawn:
+            known = too_large = False
+        else:
+            tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
+            known = self._fold(func, operator, args, kwargs, tensors, outputs)
+            # Only sizes may be why it is not known; asked before that is forgotten.
+            too_large = not known and self._is_too_large(operator, tensors, outputs)
         if not known:
-            too_large = open_to and self._is_too_large(operator, args, kwargs, outputs)
             if operator.writes:
                 forget(outputs)
             _presume(operator.base, args, kwargs, outputs)
             for output in outputs if too_large else ():
                 if isinstance(output, FakeTensor) and output.layout is torch.strided:
-                    setattr(output.untyped_storage(), _TOO_LARGE, True)
+                    setattr(storage_of(output), _TOO_LARGE, True)
         return known
 
     def _is_too_large(
-        self, operator: AtenOp, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]
+        self, operator: AtenOp, tensors: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> bool:
-        """Whether only sizes are why the result is not known, asked before it is forgotten."""
-        tensors = [] if operator.base in _MADE else tensors_in(list(kwargs.values()), tensors_in(args, []))
-        if operator.base in _FILLING and _is_whole(tensors[0]):
+        """Whether only sizes are why the result of a call that is given ``tensors`` is not known."""
+        if operator.base in _MADE:
+            tensors = []
+        elif operator.base in _FILLING and _is_whole(tensors[0]):
             tensors = tensors[1:]
-        elif not tensors and operator.base not in _MADE:
+        elif not tensors:
             return False
-        held = [one for one in tensors if not _is_known(one)]
-        if not all(isinstance(one, FakeTensor) and _is_marked(one) for one in held):
-            return False
-        return bool(held) or not all(map(self.fits, tensors)) or not all(map(self.fits, outputs))
+        unknown = False
+        for one in tensors:
+            if not _is_known(one):
+                unknown = isinstance(one, FakeTensor) and one.layout is torch.strided and was_too_large(one)
+                if not unknown:
+                    return False
+        return unknown or not all(map(self.fits, tensors)) or not all(map(self.fits, outputs))
 
     def _is_decided(self, answer: bool, args: Any, outputs: list[torch.Tensor]) -> bool:
         """Truth values (or bits, of which none is kept), of which one operand alone decides every one: a
@@ -256,33 +266,33 @@ class KnownValues:
         return known
 
     def _fold(
-        self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]
+        self,
+        func: Any,
+        operator: AtenOp,
+        args: Any,
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+        outputs: list[torch.Tensor],
     ) -> bool:
         if operator.base in _FILLING and outputs and self.fits(outputs[0]):
             _give_memory(outputs[0])
-        inputs = self._inputs(args, kwargs)
-        if operator.base not in _MADE and inputs is None:
-            return False
-        if not outputs or not all(map(self.fits, outputs)):
+        inputs = self._all_known(tensors)
+        if (not inputs and operator.base not in _MADE) or not outputs or not all(map(self.fits, outputs)):
             return False
         real = _computed(func, operator, args, kwargs)
         if real is None:
             return False
         if not operator.writes:
             attach(outputs, real)
-        if self.routed and inputs:
+        if self.routed:
             made = {number: tell for one in inputs for number, tell in _choices(one).items()}
             for output in outputs if made else ():
-                setattr(output.untyped_storage(), _CHOICES, made)
+                setattr(storage_of(output), _CHOICES, made)
         return True
 
-    def _inputs(self, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-        """The tensors of a call when all are known and small, and there are some."""
-        tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
-        for tensor in tensors:
-            if not self.fits(tensor) or not _is_known(tensor):
-                return None
-        return tensors or None
+    def _all_known(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """``tensors`` when all are known and small, else none."""
+        return tensors if all(self.fits(one) and _is_known(one) for one in tensors) else ()
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is small enough for its values to be followed."""
@@ -315,26 +325,20 @@ def _on_host(shape: Any, dtype: torch.dtype) -> torch.Tensor:
 def _is_known(tensor: torch.Tensor) -> bool:
     if not isinstance(tensor, FakeTensor):
         return tensor.device.type == "cpu"
-    return tensor.layout is torch.strided and hasattr(tensor.untyped_storage(), _VALUES)
-
-
-def _is_marked(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and was_too_large(tensor)
+    return tensor.layout is torch.strided and hasattr(storage_of(tensor), _VALUES)
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is all of its storage."""
     num_bytes = tensor.numel() * tensor.element_size()
-    return tensor.layout is torch.strided and 0 < num_bytes == tensor.untyped_storage().nbytes()
+    return tensor.layout is torch.strided and 0 < num_bytes == storage_of(tensor).nbytes()
 
 
 def _give_memory(tensor: torch.Tensor) -> None:
     """A tensor that is written whole, and is all of its storage, can be known whatever it held before."""
     if isinstance(tensor, FakeTensor) and not _is_known(tensor) and _is_whole(tensor):
         with torch._C._DisableTorchDispatch():
-            setattr(
-                tensor.untyped_storage(), _VALUES, _on_host(tensor.numel(), tensor.dtype).untyped_storage()
-            )
+            setattr(storage_of(tensor), _VALUES, _on_host(tensor.numel(), tensor.dtype).untyped_storage())
 
 
 def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -356,7 +360,7 @@ def _presume(base: str, args: Any, kwargs: dict[str, Any], outputs: list[torch.T
     if base in _BOUNDING and not outputs[0].dtype.is_floating_point:
         bound = kwargs.get("min", args[1] if len(args) > 1 else None)
         if isinstance(bound, int):
-            setattr(outputs[0].untyped_storage(), _LEAST, bound)
+            setattr(storage_of(outputs[0]), _LEAST, bound)
     answer = _PRESUMPTIONS.get(base)
     if base in ("aten::eq", "aten::ne") and len(args) == 2:
         infinite = isinstance(args[1], float) and math.isinf(args[1])

@@ -17,6 +17,8 @@ _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
 _SEQUENCES = (list, tuple)
+#: Torch's own, before a program's classes are looked after (:mod:`workloads.tracing.fake.parameters`).
+_make_subclass = torch.Tensor._make_subclass
 
 #: Tags of operators whose result depends on more than shapes.
 _UNFIT = tuple(
@@ -136,7 +138,7 @@ def fake_of(mode: Any, memory: torch.Tensor, device: torch.device) -> FakeTensor
         with torch._C._DisableTorchDispatch():
             model = FakeTensor(mode, empty(0, device="meta"), device)
         state = _states[mode, device] = dict(vars(model))
-    made: FakeTensor = torch.Tensor._make_subclass(
+    made: FakeTensor = _make_subclass(
         FakeTensor, memory, False, dispatch_device=True, device_for_backend_keys=device
     )
     if mode._allow_unsafe_data_ptr_access:  # FSDP1 compares addresses

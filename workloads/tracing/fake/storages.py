@@ -18,6 +18,9 @@ on_resize: Callable[[torch.UntypedStorage, int], None] | None = None
 
 _DEVICE = "_simcore_device"
 
+#: The storage of a tensor, fetched for ourselves: a program's own call also notes which device it shows.
+storage_of = torch.Tensor.untyped_storage
+
 
 def watch_resizes() -> None:
     """Follow ``UntypedStorage.resize_``, with which FSDP frees and brings back memory; once per process."""
@@ -39,7 +42,6 @@ def show_as_of_device() -> None:
     """
     storage_type: Any = torch.UntypedStorage
     own_device = storage_type.device
-    storage_of = torch.Tensor.untyped_storage
     whole_part = storage_type.__getitem__
     of_buffer = storage_type.from_buffer
     set_memory = torch.Tensor.set_
@@ -182,7 +184,7 @@ class StorageTable:
 
     def record(self, tensor: torch.Tensor, *, newborn: bool) -> StorageRecord:
         """The record; created when the storage is first seen, ``newborn`` when this call allocates it."""
-        storage = tensor.untyped_storage()
+        storage = storage_of(tensor)
         found: StorageRecord | None = getattr(storage, self._ATTRIBUTE, None)
         if found is not None and found.table is self:
             return found
@@ -224,7 +226,7 @@ def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> list[int]:
     """Bytes of each storage behind ``tensors`` that is not in ``seen`` yet, and is from now on."""
     found = []
     for tensor in tensors:
-        storage = tensor.untyped_storage()
+        storage = storage_of(tensor)
         if storage._cdata not in seen:
             seen.add(storage._cdata)
             found.append(storage.nbytes())

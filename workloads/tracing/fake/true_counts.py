@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workloads.tracing.fake.known_values import MOST_TRUE, values_of
+from workloads.tracing.fake.storages import storage_of
 
 
 def most_true(tensor: torch.Tensor) -> int:
@@ -23,15 +24,17 @@ def most_true(tensor: torch.Tensor) -> int:
     if known is not None:
         with torch._C._DisableTorchDispatch():
             return int(known.count_nonzero())
-    most: int = getattr(tensor.untyped_storage(), MOST_TRUE, tensor.numel())
+    most: int = getattr(storage_of(tensor), MOST_TRUE, tensor.numel())
     return min(most, tensor.numel())
 
 
 def bound(operator: str, args: Any) -> int | None:
     """Elements of what ``operator`` is about to give that are not 0, at most; None: who knows."""
     rule = _RULES.get(operator)
+    if rule is None:
+        return None
     tensors = args and (args[0] if isinstance(args[0], list | tuple) else args[:1])
-    return rule(args) if rule and all(isinstance(one, FakeTensor) for one in tensors) else None
+    return rule(args) if all(isinstance(one, FakeTensor) for one in tensors) else None
 
 
 def remember(tensors: list[torch.Tensor], most: int | None) -> None:
@@ -39,7 +42,7 @@ def remember(tensors: list[torch.Tensor], most: int | None) -> None:
     if most is None or len(tensors) != 1 or most >= tensors[0].numel():
         return
     (tensor,) = tensors
-    storage = tensor.untyped_storage()
+    storage = storage_of(tensor)
     if isinstance(tensor, FakeTensor) and storage.nbytes() == tensor.numel() * tensor.element_size():
         setattr(storage, MOST_TRUE, most)
 

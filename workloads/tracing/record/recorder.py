@@ -100,11 +100,11 @@ class Recorder(OpLog, TorchDispatchMode):
             return args[0].fake_device  # most calls by far
         of_shapes = False
         for kind in types:
-            if kind is not FakeTensor and issubclass(kind, FakeTensor):
+            if kind is FakeTensor:
+                of_shapes = True
+            elif issubclass(kind, FakeTensor):
                 with parameters.as_plain_shapes((args, *(kwargs or {}).values())):
                     return self.__torch_dispatch__(func, (FakeTensor,), args, kwargs)
-            if issubclass(kind, FakeTensor):
-                of_shapes = True
             elif kind not in _PLAIN and issubclass(kind, torch.Tensor):
                 # DTensor and its like: let the wrapper run, its local ops come back here.
                 return NotImplemented
