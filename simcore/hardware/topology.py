@@ -110,14 +110,6 @@ class Topology:
         """Node that holds ``gpu``."""
         return self._checked(gpu) // self._per_node
 
-    def local_of(self, gpu: int) -> int:
-        """Position of ``gpu`` within its node (local_rank)."""
-        return self._checked(gpu) % self._per_node
-
-    def domain_of(self, gpu: int) -> int:
-        """NVLink domain that holds ``gpu``: its node, or nodes that NVSwitches join."""
-        return self._checked(gpu) // self._per_domain
-
     def place_of(self, gpu: int) -> int:
         """Position of ``gpu`` within its NVLink domain."""
         return self._checked(gpu) % self._per_domain

@@ -1,16 +1,18 @@
-"""All candidates of a question, counted: what is refused and why, what fits."""
+"""All candidates of a question, counted: what is refused and why, what fits, and where something would."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 from typing import Any, Final
 
+from simcore.errors import InputError
 from simcore.planning.appraisal import Appraised
+from simcore.planning.ground import Settings
 from simcore.planning.question import Question
-from simcore.planning.relax import more_gpus
+from simcore.planning.space import asked_axes, candidates
 from simcore.planning.words import short_form
 from simcore.records import dataclass
 from simcore.units import GIB
@@ -20,6 +22,10 @@ from workloads.jobs.advice import peak_bytes, what_fits
 _SHOWN: Final = 8
 #: Numbers of a reason, but for those that are part of a name, as of "zero1" and "1f1b".
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)")
+
+#: Times as many GPUs that are tried, and what splits a model further.
+_TIMES: Final = (2, 4, 8, 16, 32, 64)
+_SPLITTING: Final = ("tp", "ep", "etp", "pp", "sharding")
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class Census:
         if self.leanest:
             job, needs_bytes = self._leanest()
             available, needed = self.question.available_bytes / GIB, needs_bytes / GIB
-            more = more_gpus(self.question)
+            more = _more_gpus(self.question)
             if more is None:
                 changes = what_fits(job, self.question.available_bytes)[:2]
             else:
@@ -144,3 +150,44 @@ class Census:
             others = ordered[_SHOWN:]
             out.append(f"  {sum(kind.total for kind in others):,}: {len(others)} other reasons")
         return out
+
+
+@dataclass(frozen=True)
+class MoreGpus:
+    """The fewest GPUs, by doubling, on which something fits: the leanest there, its peak in bytes."""
+
+    num_gpus: int
+    strategy: str
+    peak_bytes: int
+
+
+def _more_gpus(question: Question) -> MoreGpus | None:
+    """Where the job fits with one sample a microbatch and all recomputed; None where on none tried."""
+    if question.ground.classes:  # what relieves a list of blocks is advice on the job
+        return None
+    axes = [(axis, values) for axis, values in asked_axes("", question.said) if axis.name in _SPLITTING]
+    for times in _TIMES:
+        cluster = replace(question.cluster, num_nodes=question.cluster.num_nodes * times)
+        larger = replace(question, cluster=cluster, overrides={**question.overrides, **_leanest(question)})
+        try:
+            fitting = [
+                found for one in candidates(larger.ground, axes) if not (found := larger.examined(one)).reason
+            ]
+        except InputError:  # more GPUs than the batch has samples, say
+            continue
+        if fitting:
+            best = min(fitting, key=lambda one: one.peak_bytes)
+            return MoreGpus(cluster.num_gpus, short_form(larger.completed(best.settings)), best.peak_bytes)
+    return None
+
+
+def _leanest(question: Question) -> Settings:
+    """Settings that need least memory, of those that the job leaves open."""
+
+    def found() -> Iterator[tuple[str, str]]:
+        if "training.micro_batch" not in question.said:
+            yield "training.micro_batch", "1"
+        if "training.recompute" not in question.said and "full" in question.ground.supports("recompute"):
+            yield "training.recompute", "full"
+
+    return dict(found())

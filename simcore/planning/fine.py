@@ -11,7 +11,7 @@ from typing import Final
 from simcore.planning.ground import PLACEMENT, Ground, Settings, number
 from workloads.models.offload import OF_EXPERTS
 from workloads.parallel.check import recomputable
-from workloads.parallel.job import FSDP
+from workloads.parallel.spec import FSDP
 
 #: Numbers of recomputed layers that are tried, uneven splits, what can be left out, and sizes of buckets
 #: (-1: by the ranks).

@@ -20,8 +20,7 @@ from simcore.planning.classes import CLASS_AXES
 from simcore.planning.ground import PLACEMENT, Ground, SearchAxis, Settings, left, number
 from workloads.models.checked import checked, value_of
 from workloads.parallel.check import check_order
-from workloads.parallel.job import FSDP
-from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.parallel.spec import FSDP, ParallelSpec, TrainingSpec
 from workloads.parallel.strategy import StrategySpec
 
 _SPECS: Final[dict[str, type[BaseModel]]] = {

@@ -23,7 +23,8 @@ from workloads.jobs.batches import usual_batch
 from workloads.jobs.complete import says_layout
 from workloads.jobs.draft import Assumed
 from workloads.models.spec import ModelSpec
-from workloads.parallel.job import FSDP, Job, element_bytes
+from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.spec import FSDP
 
 _BATCH, _MICRO, _RECOMPUTE = "training.global_batch", "training.micro_batch", "training.recompute"
 #: So many times the model parallelism of the first layout that fits is tried.

@@ -16,11 +16,11 @@ from simcore.analysis.step import StepAnalysis
 from simcore.analysis.totals import Key, Total
 from simcore.graph.kinds import COMMUNICATION_KINDS
 from simcore.report.asked import asked_lines
-from simcore.report.band_tables import band_parts
 from simcore.timeline.info import RunInfo, StageMemory
-from simcore.units import format_bytes, format_time
+from simcore.units import format_bytes, format_time, ps_from_s
 
 _MAX_STAGES = 16
+_MAX_DIFFERENCES = 3
 PARTS = {
     "exposed_compute": "exposed compute",
     "overlapped": "overlapped",
@@ -40,7 +40,7 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8) -> Group:
     ]
     if analysis.collectives:
         parts.append(_total_table("communication", analysis.collectives[:top], analysis))
-    parts += band_parts(info, analysis.step_ps)
+    parts += _band_parts(info, analysis.step_ps)
     parts += [Text(line) for line in _basis(info)]
     parts += [Text(f"warning: {line}", style="yellow") for line in info.warnings]
     return Group(*parts)
@@ -190,3 +190,40 @@ def _spread(items: Sequence[int], count: int) -> list[int]:
     if len(items) <= count:
         return list(items)
     return [items[k] for k in np.linspace(0, len(items) - 1, count).round().astype(int).tolist()]
+
+
+def _band_parts(info: RunInfo, step_ps: int) -> list[RenderableType]:
+    """A sentence, what the band does not cover, and a table of the nearest runs; nothing without band."""
+    band = info.band
+    if band is None:
+        return []
+    low, high = (ps_from_s(end) / step_ps - 1 if step_ps else 0.0 for end in (band.low_s, band.high_s))
+    lines = [
+        f"step time {format_time(step_ps)}, {band.level:.0%} band {band.ends}"
+        f" ({low:+.1%} to {high:+.1%}): what predictions of measured runs like this one missed by"
+        f" ({band.runs:.0f} of equal weight)"
+    ]
+    if band.widened > 1.005:
+        lines.append(f"the band is {band.widened - 1:.0%} wider, as no measured run is near:")
+    lines += [f"  {reason}" for reason in band.reasons]
+    parts: list[RenderableType] = [Text(line) for line in lines]
+    return [*parts, _nearest_runs(info)] if info.nearest else parts
+
+
+def _nearest_runs(info: RunInfo) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("nearest measured runs", overflow="fold")
+    table.add_column("what differs there", overflow="fold")
+    for number in ("predicted", "measured", "error"):
+        table.add_column(number, justify="right", no_wrap=True)
+    for run in info.nearest:
+        differs = ", ".join(run.differs[:_MAX_DIFFERENCES]) or "nothing that counts"
+        more = len(run.differs) - _MAX_DIFFERENCES
+        table.add_row(
+            run.id,
+            differs + (f", {more} more" if more > 0 else ""),
+            format_time(ps_from_s(run.predicted_s)),
+            format_time(ps_from_s(run.measured_s)),
+            f"{run.error:+.1%}",
+        )
+    return table

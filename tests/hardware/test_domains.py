@@ -20,7 +20,7 @@ RACKS = load_cluster("gb200-144")
 def test_a_rack_is_one_domain_and_its_nics_are_the_trays() -> None:
     racks = Topology(RACKS)
     # 18 trays of 4 GPUs: GPU 5 sits in tray 1, GPU 71 in tray 17, 72 opens the second rack.
-    assert (racks.node_of(5), racks.domain_of(5), racks.place_of(71)) == (1, 0, 71)
+    assert (racks.node_of(5), racks.place_of(71)) == (1, 71)
     assert racks.route(5, 71) == (racks.nvlink_out(5), racks.nvlink_in(71))
     assert racks.route(5, 73)[0] == racks.nic_out(5) and racks.route(5, 73)[-1] == racks.nic_in(73)
     # Data for a GPU of the other rack leaves by the NIC of that GPU's rail: the one of its place, same tray.

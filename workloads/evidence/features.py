@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from simcore.records import dataclass
 from workloads.parallel.axis import AXES
+from workloads.parallel.spec import FSDP
 
 #: Libraries whose programs are traced as scripts, by the name of their package.
 _LIBRARIES: Final = ("torchtitan", "deepspeed", "megatron-core")
 
 _PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LISTS: Final = ("tables", "images")
-_WHOLE_PARAMETERS: Final = ("zero3", "fsdp1", "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class JobFeatures:
     @property
     def whole(self) -> bool:
         """Whether data-parallel ranks split the parameters themselves (FSDP, ZeRO-3)."""
-        return self.sharding in _WHOLE_PARAMETERS
+        return self.sharding in FSDP
 
 
 NAMES: Final = tuple(field.name for field in fields(JobFeatures))

@@ -15,8 +15,9 @@ from workloads.jobs.presets import load_preset, preset_names
 from workloads.models.spec import ModelSpec
 from workloads.parallel import memory
 from workloads.parallel.check import check_job, recomputable
-from workloads.parallel.job import FSDP, Job
+from workloads.parallel.job import Job
 from workloads.parallel.members import tables_of
+from workloads.parallel.spec import FSDP
 
 #: Kinds of variants named, of each the one that changes the job least; what is tried for them at most.
 _NAMED = 6

@@ -24,7 +24,8 @@ from workloads.jobs.strategies import (
 from workloads.models.check import nearest_divisors
 from workloads.models.local import NARROW
 from workloads.parallel.axis import divides
-from workloads.parallel.job import FSDP, MOMENTS
+from workloads.parallel.job import MOMENTS
+from workloads.parallel.spec import FSDP
 from workloads.parallel.stages import even_as_possible
 
 Rule = Callable[[Draft], None]

@@ -17,11 +17,9 @@ from workloads.models.software import SoftwareSpec
 from workloads.models.tables import TablesView
 from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.mesh import Mesh
-from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.parallel.spec import FSDP, ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk, chunks_of, split_layers
 from workloads.parallel.strategy import WORDS, Levels, StrategySpec, groups_of
-
-FSDP = ("zero3", "fsdp1", "fsdp2")
 
 #: Values in fp32 that an optimizer keeps of each parameter.
 MOMENTS: Final = {"adam": 2, "sgd": 0, "momentum": 1, "adagrad": 1, "lars": 1, "muon": 1, "none": 0}

@@ -22,6 +22,9 @@ from workloads.parallel.strategy import StrategySpec
 #: Shardings under which each rank has its gradients, and so its parameters, whole.
 WHOLE_GRADIENTS: Final = ("ddp", "zero1")
 
+#: Shardings under which each rank has a part of the parameters.
+FSDP: Final = ("zero3", "fsdp1", "fsdp2")
+
 
 _Stages = Annotated[int, Field(gt=0, le=1024)]
 

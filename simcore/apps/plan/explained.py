@@ -8,15 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 from simcore.apps.plan.journal import Journal
-from simcore.apps.run.outcome import Outcome, outcome_of
+from simcore.apps.run.outcome import PARTS, Outcome, outcome_of
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.workers import each
 from simcore.errors import InputError
 from simcore.planning.search import Trial
 from simcore.records import dataclass
 from workloads.evidence import LEVEL
-
-_PARTS = ("exposed_compute", "overlapped", "exposed_communication", "idle")
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Explained:
     @property
     def breakdown_s(self) -> dict[str, float]:
         """Parts of its step, seconds, the mean of all ranks."""
-        return {part: self.number(f"{part}_s") for part in _PARTS}
+        return {part: self.number(f"{part}_s") for part in PARTS}
 
     @property
     def band(self) -> dict[str, float]:

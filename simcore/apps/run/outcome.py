@@ -23,7 +23,7 @@ from simcore.timeline.schema import TIMELINE_FILE
 OUTCOMES: Final = "simulations.jsonl"
 #: Of the machine: the next case would fare no better.
 _NO_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_PARTS: Final = ("exposed_compute", "overlapped", "exposed_communication", "idle")
+PARTS: Final = ("exposed_compute", "overlapped", "exposed_communication", "idle")
 
 
 class Outcome(BaseModel):
@@ -131,5 +131,5 @@ def _told(done: FinishedRun) -> Outcome:
         band_high_s=band.get("high_s"),
         bubble=done.analysis.bubble_fraction,
         **{name: shown[name] for name in same},
-        **{f"{part}_s": shown["breakdown_s"][part] for part in _PARTS},
+        **{f"{part}_s": shown["breakdown_s"][part] for part in PARTS},
     )

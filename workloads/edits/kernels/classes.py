@@ -17,6 +17,9 @@ COMMUNICATION: Final = "communication"
 #: Classes whose kernels are bound by matrix units; the others by memory.
 COMPUTE_BOUND: Final = frozenset({"gemm", "bgemm", "conv", "attention_fwd", "attention_bwd"})
 
+#: Classes whose kernels go over all parameters at once.
+OVER_PARAMETERS: Final = ("optimizer", "foreach")
+
 #: First match wins.  Names as cuBLAS, CUTLASS, cuDNN, FlashAttention, Tensile and PyTorch build them;
 #: the last as TensorRT-LLM, vLLM, SGLang, aiter, SageAttention and MIOpen do.
 _CUDA_NAMES: Final = tuple(

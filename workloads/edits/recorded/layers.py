@@ -13,7 +13,7 @@ from simcore.graph.ops import IntArray
 from simcore.graph.size import refuse_too_large
 from simcore.records import dataclass
 from workloads.edits.job import EditableJob, Edited
-from workloads.edits.kernels.classes import op_classes
+from workloads.edits.kernels.classes import OVER_PARAMETERS, op_classes
 from workloads.edits.kernels.edits import edited_kernels, lasting
 from workloads.edits.recorded.repeats import WHOLE, Level, RepeatedGroups, levels
 from workloads.edits.recorded.rows import replayed
@@ -21,8 +21,6 @@ from workloads.edits.recorded.stages.edits import pipeline_layers, pipeline_micr
 from workloads.edits.recorded.stages.pipelines import OVERLAPPED, Recorded, recorded_pipelines
 from workloads.edits.registry import COUNT, EditCall, edit
 from workloads.imports.recorded import ImportedRank
-
-_PARAMETERS = ("optimizer", "foreach")  # kernels over all parameters at once
 
 
 @dataclass(frozen=True)
@@ -223,7 +221,7 @@ def _scaled_parameters(
     ops = job.graph.ops
     rows = (
         outside
-        & np.isin(op_classes(job.graph), _PARAMETERS)
+        & np.isin(op_classes(job.graph), OVER_PARAMETERS)
         & (ops.kind == OpKind.COMPUTE)
         & (ops.recorded_ps > 0)
     )

@@ -12,11 +12,11 @@ from simcore.cost import KernelShape, RooflineCost
 from simcore.cost.classify import classify
 from simcore.cost.framework_op import described_inputs, kernel_of_op
 from simcore.errors import InputError
+from workloads.edits.kernels.classes import OVER_PARAMETERS
 from workloads.edits.recorded.features import RecordedSizes, Scales, Shape, scaled
 
 _PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
 _COMMUNICATION = ("nccl", "c10d", "record_param_comms")
-_PARAMETERS = ("optimizer", "foreach")
 _ACTIVATION = re.compile(r"gelu|silu|swish|glu|relu", re.IGNORECASE)
 
 
@@ -29,7 +29,7 @@ def resized_ratio(
     inputs = [shape for shape, _ in described_inputs(in_shapes, in_types)]
     if op_class in _PER_HEAD or any(_is_scores(shape) for shape in inputs):
         return _per_head(cost, scales.heads, name, in_shapes, in_types, out_shapes), 0.0, 0.0
-    if op_class in _PARAMETERS or not inputs or _is_buffer(inputs, features):
+    if op_class in OVER_PARAMETERS or not inputs or _is_buffer(inputs, features):
         return None
     twins = twin_inputs(name, inputs, features)
     grown = [scaled(shape, features, scales, twin=twin) for shape, twin in zip(inputs, twins, strict=True)]

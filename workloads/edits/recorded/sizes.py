@@ -21,10 +21,6 @@ from workloads.edits.recorded.ratio import renamed, resized_ratio
 from workloads.edits.registry import COUNT, EditCall, edit
 from workloads.imports.recorded import ImportedRank, RecordedShapes
 
-_PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
-_COMMUNICATION = ("nccl", "c10d", "record_param_comms")
-_PARAMETERS = ("optimizer", "foreach")
-
 
 def _both(call: EditCall) -> tuple[int, int]:
     old, new = call.value

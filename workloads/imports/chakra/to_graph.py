@@ -22,7 +22,6 @@ from workloads.imports.chakra.schema import COLLECTIVES, NodeType
 from workloads.imports.op_columns import OpColumns
 
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
-_COPIES = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _MAX_BYTES = 1 << 50
 _MAX_NUMBER = 1 << 62
 #: Columns that are read from attributes of their name, and their types.

@@ -11,7 +11,7 @@ from simcore.errors import InputError
 from workloads.jobs.complete import Description
 from workloads.jobs.launch.dialect import Dialect
 from workloads.jobs.launch.options import Option, Said, Settings, Words, flat_words, truth
-from workloads.parallel.job import FSDP
+from workloads.parallel.spec import FSDP
 
 _ZERO: Final = "zero_optimization."
 _STAGES: Final = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}

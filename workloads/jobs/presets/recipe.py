@@ -23,14 +23,13 @@ from simcore.records import dataclass
 from workloads.models.model import AnyModel
 from workloads.models.public import found_name, named_model
 from workloads.models.spec import ModelSpec
+from workloads.parallel.spec import FSDP
 
 _FOLDER: Final = files("workloads.jobs.presets") / "recipes"
 _LISTS: Final = ("recompute_modules", "offload")
 _STAGES: Final = "stage_layers"
 #: Degrees by which a published run is told from another of the same model.
 _DEGREES: Final = ("tp", "pp", "cp", "ep")
-#: What "FSDP" may mean, which recipes take in Megatron's own form.
-_SHARDED: Final = ("zero3", "fsdp1", "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def recipe_of(
     """
     degrees = tuple(parallel.get(key, 1) for key in _DEGREES)
     precision = training.get("precision", "bf16")
-    name, sharded = found_name(model.name), training.get("sharding", "zero1") in _SHARDED
+    name, sharded = found_name(model.name), training.get("sharding", "zero1") in FSDP
     alike = [
         one
         for one in recipes().values()
@@ -96,7 +95,7 @@ def recipe_of(
         alike,
         key=lambda one: (
             one.model != name,
-            (one.settings["training"]["sharding"] in _SHARDED) != sharded,
+            (one.settings["training"]["sharding"] in FSDP) != sharded,
             one.settings["parallel"]["virtual_stages"] != chunks,
             one.settings["software"].get("fp8_recipe", "mxfp8") != "mxfp8",  # Blackwell's, where none is said
             one.settings["training"]["micro_batch"] != micro,

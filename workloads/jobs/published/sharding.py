@@ -10,9 +10,7 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from workloads.jobs.published.row import RunRow
-
-#: How parameters can be sharded.
-_FSDP: Final = ("zero3", "fsdp1", "fsdp2")
+from workloads.parallel.spec import FSDP
 
 _STAGE: Final = r"zero[\s_-]*(?:stage[\s_-]*)?"
 
@@ -45,12 +43,12 @@ def sharding_of(row: RunRow, usual: str) -> dict[str, Any]:
     kind = next((name for name, pattern in _KINDS if _finds(pattern, said)), "")
     if kind:
         found["sharding"] = kind
-    elif usual not in _FSDP and _finds(_TORCH, said):
+    elif usual not in FSDP and _finds(_TORCH, said):
         found["sharding"] = "fsdp2" if _finds(r"sdp\s*2|fully_shard|dp_shard", said) else "zero3"
-    if kind in ("zero1", "zero2") and usual in _FSDP and _finds("[fh]sdp", said):
+    if kind in ("zero1", "zero2") and usual in FSDP and _finds("[fh]sdp", said):
         # "FSDP (ZeRO-2 style)": parameters are sharded, but not again behind each forward.
         found["sharding"] = usual
-    if found.get("sharding", usual) in _FSDP:
+    if found.get("sharding", usual) in FSDP:
         choices = resharding(f"{said} {row.text('notes')}", pipeline=row.count("pp", 1) > 1)
         if len(choices) == 1 and choices[0] is not None:
             found["reshard_after_forward"] = choices[0]

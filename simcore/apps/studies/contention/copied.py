@@ -21,11 +21,8 @@ from simcore.engine.sequence import Demand
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from simcore.units import PS_PER_S, PS_PER_US, ps_from_s
+from workloads.profiling.sweep import OVERLAP_COLUMNS
 
-_COLUMNS: Final = (
-    "op", "op_class", "dtype", "in_shapes", "out_shapes", "bytes", "copy_blocks", "alone_us", "beside_us",
-    "copy_bytes_per_s",
-)  # fmt: skip
 _READ_AND_WRITTEN: Final = 2
 
 
@@ -59,7 +56,7 @@ def copied_rows(folder: Path) -> tuple[list[BesideRow], list[dict[str, Any]]]:
             line - 2, trace, gpu.name, "good", kernel.op_class, alone, beside, predicted / PS_PER_US
         )
 
-    return read_rows(folder / "overlap.csv", "kernel beside a copy", _COLUMNS, row)
+    return read_rows(folder / "overlap.csv", "kernel beside a copy", OVERLAP_COLUMNS, row)
 
 
 def _demand(cost: RooflineCost, kernel: KernelShape, alone_ps: int) -> Demand:

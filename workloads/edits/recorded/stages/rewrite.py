@@ -10,7 +10,7 @@ import numpy as np
 from simcore.graph import EdgeTable, Graph, OpKind, OpTable, ProcessGroup, Program, Strings
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
-from workloads.edits.kernels.classes import op_classes
+from workloads.edits.kernels.classes import OVER_PARAMETERS, op_classes
 from workloads.edits.recorded.rows import met, rank_playing
 from workloads.edits.recorded.stages.pipelines import OVERLAPPED
 from workloads.edits.recorded.stages.plan import PipelineRewrite
@@ -18,7 +18,6 @@ from workloads.edits.recorded.stages.program import ProgramWriter
 from workloads.edits.recorded.stages.stage_program import stage_program
 from workloads.imports.recorded import ImportedRank
 
-_PARAMETERS = ("optimizer", "foreach")  # kernels over all parameters at once
 _SMALL_BYTES = 4096  # a collective of so few bytes is a norm or a flag, no gradients
 
 
@@ -75,7 +74,7 @@ class _Parameters:
                 writer.patches.setdefault(at, {})["recorded_ps"] = round(int(ops.recorded_ps[row]) * apart)
                 continue
             large = ops.kind[row] == OpKind.COLLECTIVE and ops.num_bytes[row] > _SMALL_BYTES
-            if large or self._classes[row] in _PARAMETERS:
+            if large or self._classes[row] in OVER_PARAMETERS:
                 patch = writer.patches.setdefault(at, {})
                 patch["recorded_ps"] = round(int(ops.recorded_ps[row]) * ratio)
                 patch["num_bytes"] = round(int(ops.num_bytes[row]) * ratio)
@@ -129,7 +128,7 @@ class _Parameters:
     def _optimizer_ps(self, stage: int) -> int:
         graph = self._plan.job.graph
         first, last = graph.template_start[self._plan.recorded.stages[stage][0] :][:2]
-        mine = np.isin(self._classes[first:last], _PARAMETERS)
+        mine = np.isin(self._classes[first:last], OVER_PARAMETERS)
         return int(graph.ops.recorded_ps[first:last][mine].sum())
 
 
