@@ -210,6 +210,15 @@ class Movable(Signal):
         """The time has come."""
         self.fire()
 
+    def come(self) -> bool:
+        """Be at the due time, where nothing else happens before; False: there is none."""
+        if self._due_entry == _NO_ENTRY:
+            return False
+        self._due_entry = _NO_ENTRY
+        self.env.now = self.due_ps
+        self.due()
+        return True
+
     def _queue(self, number: int) -> None:
         self._queued_entry, self._queued_ps = number, self.due_ps
         heappush(self.env.agenda, (self.due_ps, NORMAL, number, self._woken))

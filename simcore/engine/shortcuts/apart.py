@@ -57,7 +57,7 @@ class Disturbance(NamedTuple):
     desired: float = 0.0
 
 
-_LONG_AGO = -(1 << 60)  # ps: when everything in a cell was launched
+LONG_AGO: Final = -(1 << 60)  # ps: when everything in a cell was launched
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -169,11 +169,9 @@ class Playing:
             clock, lab.network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
             execution=lab.execution, fence_ps=rank.gpu.fence_ps,
         )  # fmt: skip
-        gpu.sms.held, draws = share
-        self.flows = [Flow(clock, OUTSIDE, ()) for _ in draws]
-        gpu.draws.update(zip(self.flows, draws, strict=True))
+        self.flows = outside(gpu, share)
         bound, self._number_of = lab.bound(rank, signature, cell)
-        self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound, 0 if cell.is_late else _LONG_AGO)
+        self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound, 0 if cell.is_late else LONG_AGO)
         for coroutine in self._rank.coroutines()[1:]:
             clock.process(coroutine)
         for _ in cell.items:
@@ -212,7 +210,10 @@ class Playing:
         log = self.lab.network.log
         plans = [self._number_of[plan] for plan in log.plan]
         changes = tuple(zip(log.time_ps, plans, log.change, strict=True))
-        return _times(self._rank, self._cell, changes)
+        rank = self._rank
+        rank.lay_out()
+        columns = rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end
+        return times_of(columns, self._cell, changes)
 
 
 class Actor(Protocol):
@@ -302,10 +303,18 @@ def _tape_of(tape: Tape, cell: Cell) -> Tape:
     )
 
 
-def _times(rank: Rank, cell: Cell, changes: tuple[tuple[int, int, float], ...]) -> CellTimes:
-    """A soloist's records."""
-    rank.lay_out()
-    columns = rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end
+def outside(gpu: Gpu, share: Share) -> list[Flow]:
+    """Have others hold their share of a GPU; returns the flows that draw on it."""
+    gpu.sms.held, draws = share
+    flows = [Flow(gpu.clock, OUTSIDE, ()) for _ in draws]
+    gpu.draws = dict(zip(flows, draws, strict=True))
+    return flows
+
+
+def times_of(
+    columns: tuple[array[int], ...], cell: Cell, changes: tuple[tuple[int, int, float], ...]
+) -> CellTimes:
+    """From records of a cell, and from what its flows did."""
     _, start, end, _, op_end = columns
     lasts_ps = item = op = 0
     watched = {place: number for number, place in enumerate(cell.watched)}

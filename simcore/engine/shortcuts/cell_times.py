@@ -3,10 +3,11 @@
 Note [Courses]
     What others do to the GPU while a cell is under way, taking SMs or HBM bandwidth or giving them back, are
     a few kinds of *changes*.  How the cell goes on depends on nothing but the changes since it began and when
-    they came: its *course*.  Courses of a cell are a tree, whose root knows no change.  Each is played once,
-    from the cell's start on; messages that reach equal stages of a pipeline at equal moments of a cell find
-    it there.  Changes that the cell would answer, as where SMs have to wait for blocks that retire, or
-    kernels slow a flow down through HBM, have no course: others are concerned, and everything is played.
+    they came: its *course*.  Courses of a cell are a tree, whose root knows no change.  Each is found once,
+    from one item of the cell (:mod:`.hit`) or by playing all of it; messages that reach equal stages of a
+    pipeline at equal moments of a cell find it there.  Changes that the cell would answer, as where SMs have
+    to wait for blocks that retire, or kernels slow a flow down through HBM, have no course: others are
+    concerned, and everything is played.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from simcore.engine.shortcuts.apart import (
     Share,
     Signature,
 )
+from simcore.engine.shortcuts.hit import Hits
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
@@ -50,12 +52,13 @@ class Course:
 
     ``times`` are there if nothing else changes; None: nobody has asked yet, or others are concerned
     (``is_disturbed``).  The cell is not over before ``at_least_ps``.  ``later`` are its courses with one more
-    change.
+    change, ``before`` the one with one change less.
     """
 
     cell: Cell
     share: Share
     changes: tuple[tuple[int, Disturbance], ...]
+    before: Course | None = None
     times: CellTimes | None = None
     is_disturbed: bool = False
     at_least_ps: int = 0
@@ -113,7 +116,13 @@ class CellBook:
         self._links = Apart(Clock(), bytes_per_s)
         self._labs: list[Lab] = []
         self._tapes: dict[Cell, Tape] = {}
-        self.num_events = 0
+        self._hits = Hits(bytes_per_s, execution)
+        self._num_events = 0
+
+    @property
+    def num_events(self) -> int:
+        """What it took."""
+        return self._num_events + self._hits.num_events
 
     def course(self, own: OwnCalls, cell: Cell, share: Share) -> Course:
         """How a cell goes on a rank's GPU with ``share`` taken by others, with its times."""
@@ -131,7 +140,7 @@ class CellBook:
             if self._num_courses >= _MOST_COURSES:
                 self._forget()
             self._num_courses += 1
-            found = Course(course.cell, course.share, (*course.changes, (since_ps, change)))
+            found = Course(course.cell, course.share, (*course.changes, (since_ps, change)), course)
             course.later[since_ps, change] = found
         return found
 
@@ -140,6 +149,7 @@ class CellBook:
         self._courses.clear()
         self._labs.clear()
         self._tapes.clear()
+        self._hits.forget()
 
     def _forget(self) -> None:
         """Courses with changes."""
@@ -149,11 +159,29 @@ class CellBook:
 
     def time(self, own: OwnCalls, course: Course) -> None:
         """Find the times of a course, unless that has been tried."""
-        if course.times is None and not course.is_disturbed:
+        if not self.find(own, course) and not course.is_disturbed:
             try:
                 self.end(self.begin(own, course), course)
             except DisturbedError:
                 course.is_disturbed = True
+
+    def find(self, own: OwnCalls, course: Course) -> bool:
+        """Whether the times of a course are known, or found from those before its last changes."""
+        before = course.before
+        if course.times is not None or course.is_disturbed or before is None:
+            return course.times is not None
+        at = course.changes[-1][0]
+        while before.before is not None and before.changes[-1][0] == at:
+            before = before.before
+        if not self.find(own, before):
+            return False
+        cell = course.cell
+        assert before.times is not None
+        course.times = self._hits.after(
+            own.rank, cell, course.share, course.changes, before.times,
+            lambda share: self.course(own, cell, share).times,
+        )  # fmt: skip
+        return course.times is not None
 
     def begin(self, own: OwnCalls, course: Course) -> Playing:
         """Play a cell by itself, up to the last change of its course.
@@ -171,7 +199,7 @@ class CellBook:
     def end(self, playing: Playing, course: Course) -> None:
         """Play on to the end and note the times.  Errors: DisturbedError where something does not end."""
         course.times = playing.times()
-        self.num_events += playing.num_events
+        self._num_events += playing.num_events
         playing.lab.network.log.clear()
         self._labs.append(playing.lab)
 

@@ -74,9 +74,9 @@ class Span(Movable):
     """Cells of a chain on a rank's GPU, from ``cell`` on to ``stop``; fires when the main stream goes on.
 
     ``cell`` is the first one that is not booked, ``begin_ps`` when the chain would have begun.  Where a
-    ``course`` is set, that cell is under way on it since ``since_ps``; where nobody knows how that ends, it
-    is being played apart (``playing``), event by event, as time goes by.  ``coming`` are watched items that
-    are still to end: when, of which cell, which of them.
+    ``course`` is set, that cell is under way on it since ``since_ps``; where its end cannot be found
+    (:meth:`.cell_times.CellBook.find`), it is being played apart (``playing``), event by event, as time goes
+    by.  ``coming`` are watched items that are still to end: when, of which cell, which of them.
     """
 
     def __init__(
@@ -169,6 +169,8 @@ class Span(Movable):
         """Whether the cell on a course of its own ends now; where nobody knows, it is played up to now."""
         book, course = self._solo.shared.book, self._course
         assert course is not None
+        if self._playing is None:
+            book.find(self._solo.own, course)
         if course.times is not None:  # somebody else may have found them meanwhile
             end_ps = self._since_ps + course.times.lasts_ps
             if end_ps > self.env.now:
@@ -266,6 +268,8 @@ class Span(Movable):
             due_ps = self._end_ps - self._since_ps
         elif self._playing is None and later.at_least_ps > since_ps:
             due_ps = later.at_least_ps
+        elif self._playing is None and solo.company.is_one and change.kind != TAKEN:
+            due_ps = since_ps  # when all that comes now has come
         else:
             try:
                 if self._playing is None:
