@@ -208,8 +208,6 @@ def unfit(what: str) -> str:
             dist.reduce_scatter_tensor(more, data)
         elif what == "dealt":
             dist.scatter(more, [data] * 3 if dist.get_rank() == 1 else None, src=1)
-        elif what == "strided":
-            dist.all_reduce(data[:, :1])
         elif what == "typed":
             dist.all_gather_into_tensor(data.bfloat16(), data[:2])
         elif what == "on the host":

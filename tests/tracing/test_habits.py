@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.tracing.against import events
 from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import Rounds, workers
@@ -94,6 +95,11 @@ def test_a_store_and_a_broadcast_hand_on_what_another_rank_has(
     first, second = 2 * 2 * 4 * 4, 2 * 2 * 4 * 6
     # The second layer's backward pass is two products, the first's one: its input needs no gradient.
     assert {flops(found) for found in seen.values()} == {2 * first + 3 * second}
+
+
+def test_what_nccl_would_refuse_is_doubted(pool: WorkerPool, tmp_path: Path) -> None:
+    asked = [(one.kind, one.rule) for one, _ in trace(pool, "flags", tmp_path)[1].asked]
+    assert ("refused", "NCCL refuses all_reduce of tensors that are not contiguous") in asked
 
 
 def test_an_extension_that_is_missing_is_stood_in_for(pool: WorkerPool, tmp_path: Path) -> None:
@@ -204,6 +210,15 @@ def test_gradients_in_bfloat16(pool: WorkerPool, tmp_path: Path) -> None:
     found = trace(pool, "compressed", tmp_path)[1]
     calls = [row for row in rows(found, "phase", "collective", "num_bytes") if row[1]]
     assert calls == [("grad_sync", "all_reduce", 2 * (4 * 4 + 4))]
+
+
+def test_what_is_done_behind_a_reduction_holds_up_nobody(pool: WorkerPool, tmp_path: Path) -> None:
+    trace_of = events(trace(pool, "compressed", tmp_path)[1].program)
+    (reduced,) = [index for index, one in enumerate(trace_of) if one.is_call]
+    back, out = trace_of[reduced + 1 : reduced + 3]
+    # Gradients return to fp32 on a stream of torch's pool; then DDP copies them out of its bucket.
+    assert (back.name, back.stream, back.waits) == ("aten::copy_", "side.1", [reduced])
+    assert (out.name, out.stream, out.waits) == ("aten::copy_", "compute", [reduced + 1])
 
 
 def test_passes_that_are_captured_are_launched_by_each_replay(pool: WorkerPool, tmp_path: Path) -> None:

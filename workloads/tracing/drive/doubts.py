@@ -50,6 +50,7 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
             f"upper bound{_advice(counted)}"
         )
     found += list(dict.fromkeys(one["rule"] for one in values if one["kind"] == "missing"))
+    found += [f"{one['rule']} (at {one['site']})" for one in values if one["kind"] == "refused"]
     failures = dict.fromkeys(
         f"{one['rule']} (at {one['site']})" for one in values if one["kind"] == "failure"
     )

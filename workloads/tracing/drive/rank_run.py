@@ -68,7 +68,7 @@ class ValuePolicy:
     def note(self, kind: str, rule: str = "", site: str = "") -> None:
         """At the current call site something else than a value is taken for granted: what other ranks give
         ("peers", by ``rule``), that an "evaluation" is part of a step, that something to
-        download is "missing", or that a "failure" at ``site`` was caught.
+        download is "missing", that a call would be "refused", or that a "failure" at ``site`` was caught.
         """
         self.asked[ValueAsked(site or call_site(), kind, 0.0, False, rule)] += 1
 
@@ -196,6 +196,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         host_values.ask_later = policy.answer
         steps.on_evaluation = partial(policy.note, "evaluation")
         steps.on_failure = recorder.labels.on_failure = partial(_failed, policy, recorder, caught)
+        recorder.communication.on_refused = partial(policy.note, "refused")
         saved_files.on_missing = cpp_extension.on_unseen = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))

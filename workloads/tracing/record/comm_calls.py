@@ -187,8 +187,8 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
 
 def check_call(name: str, args: Sequence[Any], call: CollectiveCall, num_ranks: int, backend: str) -> None:
     """RefusedCallError where a group of ``num_ranks`` would refuse ``c10d::<name>`` (or a functional
-    operator) for the number of its parts, or NCCL for where tensors lie, their layout or types.  How long
-    parts are may follow from assumed values: that is left alone.
+    operator) for the number of its parts, or NCCL for where tensors lie or their types.  How long parts are
+    may follow from assumed values: that is left alone.
     """
     lists = {"gather_": args[0], "scatter_": args[1], "alltoall_": [args[0], args[1]]}.get(name, ())
     given = {"alltoall_base_": args[3:5], "all_to_all_single": args[1:3]}.get(name, lists)
@@ -213,11 +213,17 @@ def _check_for_nccl(name: str, call: CollectiveCall) -> None:
     tensors = [one for inputs, outputs in call.parts for one in (*inputs, *outputs)]
     if any(not (is_on_device(one) or of_device(one)) for one in tensors):
         raise RefusedCallError(f"{call.collective} of a tensor of the host in a group of nccl alone")
-    if name in _CONTIGUOUS and not all(map(_is_contiguous, tensors)):
-        raise RefusedCallError(f"{call.collective}: tensors must be contiguous")
     types = {one.dtype: None for one in tensors}
     if name in _BASES and len(types) > 1:
         raise RefusedCallError(f"{call.collective} from and to tensors of {', '.join(map(str, types))}")
+
+
+def is_scattered(name: str, call: CollectiveCall) -> bool:
+    """Whether NCCL refuses ``c10d::<name>`` for tensors that are not contiguous.  Strides on shapes need not
+    be those of a GPU: a doubt, and no error.
+    """
+    tensors = [one for inputs, outputs in call.parts for one in (*inputs, *outputs)]
+    return name in _CONTIGUOUS and not all(map(_is_contiguous, tensors))
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:

@@ -29,9 +29,11 @@ from workloads.tracing.record.comm_calls import (
     CollectiveCall,
     check_call,
     is_out_of_place_copy,
+    is_scattered,
     parse_collective,
     parse_functional,
 )
+from workloads.tracing.record.futures import CallbackStreams, RecordedFuture
 from workloads.tracing.record.op_log import StreamKey
 from workloads.tracing.record.uneven import UNEVEN_EXCHANGE
 
@@ -94,12 +96,13 @@ class RecordedWork(Work):
         """A future that is done.  Who waits for it is C++ code (DDP's reducer): see
         :meth:`CommunicationRecorder.future_waits`.
         """
-        future: Any = torch.futures.Future()
-        future.set_result(list(self._tensors))
-        if self._recorder is not None:
-            self._recorder.communication.note_future(self._tensors, self._ops)
-            self._recorder, self._tensors = None, []
-        return future
+        if self._recorder is None:
+            future: Any = torch.futures.Future()
+            future.set_result([])
+            return future
+        made = RecordedFuture(self._recorder.communication, list(self._tensors), self._ops)
+        self._recorder, self._tensors = None, []
+        return made
 
 
 class CommunicationRecorder:
@@ -111,7 +114,10 @@ class CommunicationRecorder:
         # The C++ half of a Work holds no reference to the Python half.
         self._futures: dict[Any, tuple[int, ...]] = {}
         self._unfinished: dict[Any, tuple[int, ...]] = {}
+        self.callback_streams = CallbackStreams()
         self._works: deque[RecordedWork] = deque(maxlen=_KEEP_WORKS)
+        #: Told what NCCL would say of a call, if strides are what they are on shapes.
+        self.on_refused: Callable[[str], None] | None = None
         #: Told of every send and receive outside of modules.
         self.on_transfer: Callable[[], None] | None = None
 
@@ -185,7 +191,10 @@ class CommunicationRecorder:
 
     def _check(self, name: str, args: Any, call: CollectiveCall) -> None:
         group = process_groups.unbox(call.group)
-        check_call(name, args, call, group.size(), process_groups.get_backend(group))
+        backend = process_groups.get_backend(group)
+        check_call(name, args, call, group.size(), backend)
+        if self.on_refused is not None and backend == "nccl" and is_scattered(name, call):
+            self.on_refused(f"NCCL refuses {call.collective} of tensors that are not contiguous")
 
     def _exchange_known(self, name: str, args: Any, call: CollectiveCall, reduce_op: str) -> None:
         """Known values travel with ``c10d::<name>``."""
@@ -214,6 +223,15 @@ class CommunicationRecorder:
         for ops in self._futures.values():
             self._recorder.stream_waits(streams.current_stream().stream_id, ops)
         self._futures.clear()
+        self.callback_streams.rewind()
+
+    def stream_waits(self, stream: StreamKey, ops: tuple[int, ...]) -> None:
+        """The next op of ``stream`` starts after ``ops``."""
+        self._recorder.stream_waits(stream, ops)
+
+    def stream_frontier(self, stream: StreamKey) -> tuple[int, ...]:
+        """Ops that an event recorded now on ``stream`` stands for."""
+        return self._recorder.stream_frontier(stream)
 
     def _work(self, ops: tuple[int, ...], args: Any, arrive: Callable[[], None] | None = None) -> Any:
         work = RecordedWork(self._recorder, ops, tensors_in(args[0], []), arrive)
