@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+
+import pytest
 
 from tests.tracing.small_jobs import rows
 from tests.tracing.test_habits import SCRIPT, flops, trace
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import Rounds
 from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.fake.mail import unlink_segments
 
 
 def test_recurrent_layers_over_packed_sequences(pool: WorkerPool, tmp_path: Path) -> None:
@@ -39,6 +44,29 @@ def test_norms_and_an_optimizer_of_apex(pool: WorkerPool, tmp_path: Path) -> Non
     own = [op for op in rows(found, "name", "bytes_read", "bytes_written") if op[0].startswith("multi")]
     held = 4 * (4 * 4 + 4 * 4)  # fp32: a matrix and four rows of four
     assert own == [("multi_tensor_l2norm", held, 4), ("multi_tensor_lamb", 4 * held, 3 * held)]
+
+
+def test_tokens_are_moved_without_a_graph(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "moved", tmp_path, script="own_kernels").values()
+    moves = [(name, size) for name, size in rows(found, "name", "bytes_read") if name.startswith("moe_")]
+    tokens, chosen, shares = 3 * 4 * 4, 6 * 4, 6 * 4  # of 4 floats; int32; float32
+    assert moves == [
+        ("moe_permute_topK_kernel", tokens + chosen),
+        ("moe_recover_topK_kernel", 2 * tokens + chosen),
+        ("moe_recover_topK_bwd_kernel", 3 * tokens + chosen + shares),
+    ]
+
+
+def test_memory_that_ranks_share_outlives_who_made_it(pool: WorkerPool, tmp_path: Path) -> None:
+    name = f"simcore-test-{os.getpid()}"
+    job = ScriptJob(SCRIPT.with_stem("own_kernels"), ("shared", name), world_size=2)
+    rounds = Rounds(pool, lambda _: job, tmp_path)
+    for rank in (0, 1, 0):
+        rounds.run([rank])
+    assert {0, 1} == set(rounds.seen)
+    unlink_segments(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(name)
 
 
 def test_ranks_send_as_many_bytes_as_the_longest_object_has(pool: WorkerPool, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import tempfile
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import torch
@@ -168,6 +169,41 @@ def apex(_model):
     optimizer = FusedLAMB(model.parameters(), lr=0.1, betas=(0.9, 0.99), weight_decay=0.1)
     for _ in range(3):
         model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def shared(model):
+    """The first rank of a node fills memory that the others read, and gives it back when it leaves."""
+    dist.init_process_group("nccl")
+    name, rank = sys.argv[2], dist.get_rank()
+    if rank == 0:
+        memory = shared_memory.SharedMemory(name, create=True, size=8)
+        memory.buf[:2] = b"ab"
+    dist.barrier()
+    memory = memory if rank == 0 else shared_memory.SharedMemory(name)
+    assert bytes(memory.buf[:2]) == b"ab"
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    memory.close()
+    if rank == 0:  # as classes of programs do, too
+        shared_memory._posixshmem.shm_unlink(memory._name)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def moved(model):
+    """Tokens go to their experts and back by an extension's functions without a graph."""
+    from grouped_gemm import backend
+
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
+    chosen = torch.tensor([[0, 1], [1, 0], [1, 0]], dtype=torch.int32, device="cuda")
+    for _ in range(3):
+        tokens = model(torch.zeros(3, 4, device="cuda"))
+        rows, places, _ = backend.permute(tokens, chosen, 0, [], 6)
+        back = backend.unpermute(rows, places, torch.empty(0, 0, device="cuda"), 3, 2)
+        grad, of_shares = backend.unpermute_bwd(back, rows, places, torch.ones(3, 2, device="cuda"))
+        assert grad.shape == rows.shape == (6, 4) and back.shape == (3, 4) and of_shares.shape == (3, 2)
+        tokens.sum().backward()
         optimizer.step()
 
 

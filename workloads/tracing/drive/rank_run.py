@@ -97,6 +97,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         parameters,
         process_groups,
         saved_files,
+        shared_segments,
         shown_types,
         started_processes,
         storages,
@@ -129,6 +130,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     storages.show_as_of_device()
     parallel_patches.install()
     outside_world.install()
+    shared_segments.install()
     started_processes.install()
     threads.install()
     torch_parallel.install()
@@ -171,6 +173,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         peers,
         process_groups,
         saved_files,
+        shared_segments,
         threads,
         visible_devices,
     )
@@ -201,7 +204,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")
-            saved_files.shelf = object_exchange.mailbox
+            saved_files.shelf, shared_segments.folder = object_exchange.mailbox, mail
     threads.modes = (_fake_mode, recorder)
     gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,7 @@ from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, Tra
 from workloads.tracing.drive.rounds import Progress, Rounds, workers
 from workloads.tracing.drive.script_job import OtherStepsError, ScriptJob
 from workloads.tracing.fake import device
+from workloads.tracing.fake.mail import unlink_segments
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import assemble
 from workloads.tracing.record.recording import GROUP
@@ -114,10 +116,10 @@ def trace_in(
 def _trace_once(
     pool: WorkerPool, job: TracedJob, report: TraceReport, name: str, progress: Progress | None
 ) -> Graph:
-    with tempfile.TemporaryDirectory(prefix="simcore-mail-", ignore_cleanup_errors=True) as mail:
+    with _mailbox() as mail:
 
         def start(job_of: Callable[[int], ScriptJob], phase: str) -> Rounds:
-            return Rounds(pool, job_of, Path(mail), phase, progress, report.processes)
+            return Rounds(pool, job_of, mail, phase, progress, report.processes)
 
         found = job.distinct_ranks(start, report)
         if not job.by_recipe and _lengths_differ(found):
@@ -149,6 +151,16 @@ def _trace_once(
         _describe(report, found)
         report.warnings += doubts(graph, report.values)
     return graph
+
+
+@contextmanager
+def _mailbox() -> Iterator[Path]:
+    """A folder for what ranks send each other; one that fails may still write."""
+    with tempfile.TemporaryDirectory(prefix="simcore-mail-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        finally:
+            unlink_segments(Path(folder))
 
 
 def _lengths_differ(found: DistinctRanks) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _posixshmem  # type: ignore[import-not-found]
 import contextlib
 import hashlib
 import pickle
@@ -70,6 +71,13 @@ def deliver(path: Path, content: object) -> None:
 def stays_away(address: Address, folder: Path) -> None:
     """Nobody will send the shared message at ``address``."""
     deliver(address.path(folder), None)
+
+
+def unlink_segments(folder: Path) -> None:
+    """Give back the memory that ranks have noted there (:mod:`workloads.tracing.fake.shared_segments`)."""
+    for path in folder.glob("segment.*"):
+        with contextlib.suppress(FileNotFoundError):
+            _posixshmem.shm_unlink(f"/{path.name.removeprefix('segment.')}")
 
 
 def who_waits(folder: Path) -> list[Waiting]:

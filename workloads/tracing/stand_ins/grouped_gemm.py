@@ -53,6 +53,33 @@ def _moved(forward: str, backward: str, forgets: int = 0) -> ExtensionKernel:
     return ExtensionKernel(forward, backward, "elementwise", "elementwise", forgets=forgets)
 
 
+def _permute(
+    input_act: torch.Tensor, indices: torch.Tensor, num_out_tokens: int, workspace: Any, *_: int
+) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """``grouped_gemm.backend.permute``: :func:`permute` without a graph, and the memory it sorts in."""
+    with torch.no_grad():
+        return *permute(input_act, indices, num_out_tokens), workspace
+
+
+def _unpermute(
+    input_act: torch.Tensor, row_id_map: torch.Tensor, probs: torch.Tensor, max_tokens: int, chosen: int
+) -> Any:
+    """``grouped_gemm.backend.unpermute``: :func:`unpermute` without a graph; shares may be empty."""
+    with torch.no_grad():
+        return unpermute(input_act, row_id_map, probs if probs.numel() else None, max_tokens, chosen)
+
+
+def _unpermute_bwd(
+    grad: torch.Tensor, input_act: torch.Tensor, row_id_map: torch.Tensor, probs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``grouped_gemm.backend.unpermute_bwd``: of what was moved, and of its shares."""
+    made = torch.empty_like(input_act), torch.empty_like(probs, dtype=torch.float32)
+    cost = kernels.KernelCost(op_class="elementwise")
+    reads = [grad, input_act, row_id_map, probs]
+    kernels.launch("moe_recover_topK_bwd_kernel", reads=reads, writes=[*made], cost=cost)
+    return made
+
+
 class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, sizes: list[int], trans_b: bool) -> torch.Tensor:
@@ -91,6 +118,7 @@ def _slices(sizes: list[int]) -> Iterator[tuple[int, slice]]:
 
 _MODULES: dict[str, dict[str, Any]] = {
     "grouped_gemm": {},
+    "grouped_gemm.backend": {"permute": _permute, "unpermute": _unpermute, "unpermute_bwd": _unpermute_bwd},
     "grouped_gemm.ops": {"gmm": gmm, "permute": permute, "unpermute": unpermute},
 }
 
@@ -102,4 +130,4 @@ def members(name: str) -> dict[str, Any] | None:
 
 def submodules(name: str) -> tuple[str, ...]:
     """Modules that the import of ``name`` imports."""
-    return ("grouped_gemm.ops",) if name == "grouped_gemm" else ()
+    return ("grouped_gemm.backend", "grouped_gemm.ops") if name == "grouped_gemm" else ()
