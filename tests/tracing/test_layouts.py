@@ -19,7 +19,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import TraceReport
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in
-from workloads.tracing.record.tokens import TokensOfStep, tokens_of_step
+from workloads.tracing.record.tokens import TokensOfStep, own_tokens, tokens_of_step
 
 
 def test_sparse_gradients_are_rows_of_a_table(pool: WorkerPool, tmp_path: Path) -> None:
@@ -71,6 +71,29 @@ def test_a_vocabulary_in_parts_and_attention_as_a_module(pool: WorkerPool, tmp_p
     assert calls == [("fwd", "all_gather", 2 * 6 * 4), ("fwd", "all_reduce", 6 * 4)]
     products, scores = 2 * 6 * 32 * 10, 4 * 8 * 2 * 2  # 4 heads of 8, two products of 2 flops a score
     assert flops(found, "fwd") == products + scores * (6 * 6 + 2 * 2 + 4 * 4)
+
+
+def test_a_loss_that_works_out_its_gradients_is_no_microbatch(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "chunks", tmp_path, script="layouts").values()
+    assert found.num_microbatches == 1
+    head, model = 2 * 6 * 4 * 8, 2 * 6 * 4 * 4
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (model + 3 * head, model)
+
+
+@pytest.mark.parametrize(
+    ("attended", "share", "own"),
+    [
+        ((2, 4, 8, 16), 1, [(2, 8)]),
+        ((8, 8, 8), 1, [(2, 8)]),
+        ((32, 4, 16), 2, [(2, 8)]),
+        ((16, 4, 16), 2, [(2, 4)]),
+        ((2, 4, 9, 16), 1, []),
+    ],
+)
+def test_what_is_looked_up_is_what_is_attended_to(
+    attended: tuple[int, ...], share: int, own: list[tuple[int, ...]]
+) -> None:
+    assert list(own_tokens((2, 8), {attended}, share)) == own
 
 
 @pytest.mark.parametrize("what", ["heads", "heads_of_all"])

@@ -143,7 +143,8 @@ def tuned(model):
     @triton.jit
     def double(x, y, BLOCK: tl.constexpr):  # noqa: N803
         places = tl.where(BLOCK == 4, tl.program_id(0) * BLOCK, 0) + tl.arange(0, BLOCK)
-        tl.store(y + places, tl.load(x + places) * 2)
+        scale = tl.load(x) if BLOCK < 4 else 2  # a tensor either way
+        tl.store(y + places, tl.load(x + places) * scale.to(tl.float32))
 
     kernel = Tuner(double, double.arg_names, [triton.Config({"BLOCK": 4})], ["x"], None, None)
     optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
+_APPLY = vars(torch.autograd.Function)["apply"].__func__.__code__
+
 
 class Watcher(Protocol):
-    """Hears of it; ``made``: optimizers so far."""
+    """Hears of it; ``made``: optimizers so far; ``recorder``: names what is issued."""
 
+    recorder: Any
     made: list[weakref.ref[Any]]
 
     def backward_begins(self) -> None:
@@ -54,6 +58,10 @@ def _seen(original: Callable[..., Any], watcher: Callable[[], Watcher | None]) -
         listener = watcher()
         if listener is None:
             return original(*args, **kwargs)
+        if _in_a_function():
+            labels = listener.recorder.labels
+            with labels.phase("recompute" if labels.segment_phase == "bwd" else "fwd"):
+                return original(*args, **kwargs)
         listener.backward_begins()
         try:
             result = original(*args, **kwargs)
@@ -64,6 +72,17 @@ def _seen(original: Callable[..., Any], watcher: Callable[[], Watcher | None]) -
         return result
 
     return backward
+
+
+def _in_a_function() -> bool:
+    """Whether a function of autograd asks in its forward pass, as losses in chunks do.
+
+    What it works out is a part of that pass.
+    """
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    return frame.f_code is _APPLY
 
 
 class _Engine:

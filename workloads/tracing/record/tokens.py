@@ -57,7 +57,9 @@ def microbatches_of(trace: RankTrace) -> list[tuple[int, ...]]:
         return []
     share = _sharing(trace)
     lookups = {
-        digest: [(rows, own) for rows, shape in _lookups(template) for own in _own(shape, attended, share)]
+        digest: [
+            (rows, own) for rows, shape in _lookups(template) for own in own_tokens(shape, attended, share)
+        ]
         for digest, template in program.templates.items()
     }
     found = [one for each in lookups.values() for one in each]
@@ -101,7 +103,9 @@ def _sharing(trace: RankTrace) -> int:
     return max((len(trace.groups[one]) for one in groups), default=1) if len(groups) > attends else 1
 
 
-def _own(looked_up: tuple[int, ...], attended: set[tuple[int, ...]], share: int) -> Iterator[tuple[int, ...]]:
+def own_tokens(
+    looked_up: tuple[int, ...], attended: set[tuple[int, ...]], share: int
+) -> Iterator[tuple[int, ...]]:
     """What of ``looked_up`` is this rank's alone: nothing where attention is not over as many tokens.
 
     ``share`` ranks exchange sequences: attention is over those of all, or each has looked up all.  Its shapes
@@ -113,9 +117,9 @@ def _own(looked_up: tuple[int, ...], attended: set[tuple[int, ...]], share: int)
         if len(shape) == 4:
             times |= {shape[0] * length / count for length in shape[1:3]}
         elif shape and shape[0] % count == 0:
-            times.add(min(share, shape[0] / count))
+            times.add(min(float(share), shape[0] / count))
         elif len(looked_up) > 1 or not shape or count in shape[-2:-1]:
-            times.add(1)
+            times.add(1.0)
     fitting = max((one for one in times if one.is_integer() and 1 <= one <= share), default=0)
     if fitting:
         *before, length = looked_up

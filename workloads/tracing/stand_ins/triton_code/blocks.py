@@ -178,6 +178,31 @@ def combined(function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
         return TritonBlock(shape, function(left.values, right.values), dtype)
 
 
+class _Whole(int):
+    """A number in a kernel's code, which is a tensor once it has a name."""
+
+    def to(self, *args: Any, **options: Any) -> TritonBlock:
+        """A cast."""
+        return as_block(int(self)).to(*args, **options)
+
+    cast = to
+
+
+class _Real(float):
+    """As :class:`_Whole`."""
+
+    def to(self, *args: Any, **options: Any) -> TritonBlock:
+        """A cast."""
+        return as_block(float(self)).to(*args, **options)
+
+    cast = to
+
+
+def as_literal(value: Any) -> Any:
+    """A constant of a kernel's code as the kernel sees it."""
+    return {int: _Whole, float: _Real}.get(type(value), lambda one: one)(value)
+
+
 def as_block(value: Any) -> TritonBlock:
     """A number, a pointer's offsets, or a block as it is."""
     if isinstance(value, TritonBlock):

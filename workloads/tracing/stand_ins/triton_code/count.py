@@ -23,7 +23,7 @@ import torch
 from simcore.records import dataclass
 from workloads.tracing.fake.known_values import rely_on, values_of
 from workloads.tracing.kernels import KernelCost, LaunchedKernel
-from workloads.tracing.stand_ins.triton_code.blocks import Dtype, Pointer, TritonBlock, as_block
+from workloads.tracing.stand_ins.triton_code.blocks import Dtype, Pointer, TritonBlock, as_block, as_literal
 from workloads.tracing.stand_ins.triton_code.language import Language, TooLongError
 
 #: Programs of a grid that are run.
@@ -178,8 +178,13 @@ class _Program:
             "print": lambda *_, **__: None,
         }
         cells = tuple(types.CellType(self._inside(cell.cell_contents)) for cell in function.__closure__ or ())
+        code = function.__code__
         self._function = types.FunctionType(
-            function.__code__, seen, function.__name__, function.__defaults__, cells
+            code.replace(co_consts=tuple(map(as_literal, code.co_consts))),
+            seen,
+            function.__name__,
+            function.__defaults__,
+            cells,
         )
         self._function.__kwdefaults__ = function.__kwdefaults__
 
