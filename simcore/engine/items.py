@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import cached_property
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import numpy as np
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from simcore.graph.ops import IntArray
 
 _KEPT: Final = 256  # items of a stream
+#: What an item is made of: its first op's row and sequence number, its launch, the indices of its first and
+#: last kernel, the item that it waits for.  Side by side, since whoever makes an item asks for all of it.
+_FIELDS: Final = np.dtype([
+    ("row", "=i4"), ("sequence", "=i4"), ("segment", "=i4"), ("launch", "=i8"), ("first_kernel", "=i4"),
+    ("last_kernel", "=i4"), ("wait_stream", "=i4"), ("wait_item", "=i4"), ("watched", "?"),
+    ("on_copy_engine", "?"),
+])  # fmt: skip
+_SIZE: Final = _FIELDS.itemsize
+_unpack: Final = Struct("=iiiqiiii??").unpack_from
+_NOBODY, _KERNELS, _SEVERAL = -1, -1, -2
 _new: Final = tuple.__new__  # without the call that a named tuple's own one makes
 
 
@@ -153,52 +164,57 @@ class ItemMaker:
         bounds = np.append(heads, len(layout.order))
         first, last = layout.order[heads], layout.order[bounds[1:] - 1]
         self._layout, self._launches, self._rows = layout, launches, rows
-        self._stream_of, self._first_item = layout.stream_of_item, layout.first_item
         self._calls, self._kernels, self._index, self._sequences = calls, kernels, index, sequences
-        self._bounds, self._first, self._row = packed(bounds), packed(first), packed(rows[first])
-        self._segment, self._launch = packed(table.segment), packed(launches.offset[first])
-        self._first_kernel, self._last_kernel = packed(index[first]), packed(index[last])
-        self._communicates, self._on_copy_engine = flags(table.communicates), flags(table.on_copy_engine)
         self._sequence = sequence_numbers(graph, rows, np.flatnonzero(is_communication(graph.ops.kind[rows])))
+        order = np.argsort(table.wait_to, kind="stable")
+        self._wait_from = table.wait_from[order].astype(np.int32)
+        self._first_wait = np.searchsorted(table.wait_to[order], np.arange(len(heads) + 1)).astype(np.int32)
         watched = np.zeros(len(heads), dtype=np.bool_)
         watched[table.wait_from] = watched[table.host_waits] = True
-        self._watched = flags(watched)
-        order = np.argsort(table.wait_to, kind="stable")
-        self._wait_from = packed(table.wait_from[order])
-        self._first_wait = packed(np.searchsorted(table.wait_to[order], np.arange(len(heads) + 1)))
+        fields = np.zeros(len(heads), dtype=_FIELDS)
+        of_calls = np.where(np.diff(bounds) == 1, self._sequence[first], _SEVERAL)
+        fields["sequence"] = np.where(table.communicates, of_calls, _KERNELS)
+        fields["row"], fields["first_kernel"], fields["last_kernel"] = rows[first], index[first], index[last]
+        fields["segment"], fields["launch"] = table.segment, launches.offset[first]
+        num_waits = np.diff(self._first_wait)
+        source = self._wait_from[self._first_wait[:-1][num_waits == 1]]
+        stream = np.array(layout.stream_of_item, dtype=np.int32)[source]
+        fields["wait_stream"] = np.where(num_waits == 0, _NOBODY, _SEVERAL)
+        fields["wait_stream"][num_waits == 1] = stream
+        fields["wait_item"][num_waits == 1] = source - np.array(layout.first_item)[stream]
+        fields["watched"], fields["on_copy_engine"] = watched, table.on_copy_engine
+        self._fields = fields.tobytes()
 
     def make(self, number: int) -> Item:
         """The item of that number."""
-        lo, hi = self._bounds[number], self._bounds[number + 1]
+        fields = _unpack(self._fields, number * _SIZE)
+        row, sequence, segment, launch, first, last, wait_stream, wait_item, watched, on_copy_engine = fields
         work: KernelSequence | Communication
-        if self._communicates[number]:
-            if hi == lo + 1:
-                op = self._first[number]
-                work = _new(Communication, ((self._calls[self._row[number]],), (self._sequence[op],)))
-            else:
-                ops = self._layout.order[lo:hi]
-                calls = [self._calls[row] for row in self._rows[ops].tolist()]
-                work = Communication(tuple(calls), tuple([self._sequence[op] for op in ops.tolist()]))
-        else:
-            key = self._first_kernel[number], self._last_kernel[number]
-            found = self._sequences.get(key)
+        if sequence >= 0:
+            work = _new(Communication, ((self._calls[row],), (sequence,)))
+        elif sequence == _KERNELS:
+            found = self._sequences.get((first, last))
             if found is None:
-                ops = self._layout.order[lo:hi]
-                launch = self._launches.offset[ops] - self._launch[number]
-                found = self._sequences[key] = self._kernels.sequence(self._index[ops], launch)
+                ops = self._ops(number)
+                offset = self._launches.offset[ops] - launch
+                found = self._sequences[first, last] = self._kernels.sequence(self._index[ops], offset)
             work = found
-        first_wait, stop = self._first_wait[number], self._first_wait[number + 1]
+        else:
+            ops = self._ops(number)
+            calls = [self._calls[row] for row in self._rows[ops].tolist()]
+            work = Communication(tuple(calls), tuple(self._sequence[ops].tolist()))
         waits: tuple[Completion, ...] = ()
-        if stop == first_wait + 1:
-            source = self._wait_from[first_wait]
-            stream = self._stream_of[source]
-            waits = ((stream, source - self._first_item[stream]),)
-        elif stop > first_wait:
-            waits = self._layout.latest(self._wait_from[first_wait:stop])
-        return _new(Item, (
-            self._segment[number], self._launch[number], waits, self._watched[number], work,
-            self._on_copy_engine[number],
-        ))  # fmt: skip
+        if wait_stream >= 0:
+            waits = ((wait_stream, wait_item),)
+        elif wait_stream == _SEVERAL:
+            first_wait, stop = self._first_wait[number : number + 2].tolist()
+            waits = self._layout.latest(self._wait_from[first_wait:stop].tolist())
+        return _new(Item, (segment, launch, waits, watched, work, on_copy_engine))
+
+    def _ops(self, number: int) -> Int32Array:
+        """Flat ops of an item."""
+        lo, *hi = self._layout.heads[number : number + 2].tolist()
+        return self._layout.order[lo : hi[0] if hi else None]
 
 
 class Items(Sequence[Item]):
@@ -265,25 +281,20 @@ def packed(column: IntArray | Int32Array) -> array[int]:
     return array(code, column.astype(np.dtype(code)).tobytes())
 
 
-def flags(column: BoolArray) -> memoryview[bool]:
-    """Truth values that are asked for one by one, in a byte each."""
-    return memoryview(column.tobytes()).cast("?")
-
-
-def sequence_numbers(graph: Graph, rows: Int32Array, comm: IntArray) -> array[int]:
+def sequence_numbers(graph: Graph, rows: Int32Array, comm: IntArray) -> Int32Array:
     """By flat op, of ``comm``: the how-manieth collective of its group, or send/recv with its peer, each is.
 
     Of others 0.
     """
     ops = graph.ops
+    number = np.zeros(len(rows), dtype=np.int32)
     if not len(comm):
-        return array("i")
+        return number
     row = rows[comm]
     pairs = ops.kind[row] != OpKind.COLLECTIVE
     stems = np.where(pairs, 1 + ops.kind[row], 0) * len(ops.group.values) + ops.group.codes[row]
     stems = stems * (1 + int(ops.peer_delta[row].max())) + np.where(pairs, ops.peer_delta[row], 0)
     order = np.argsort(stems, kind="stable")
     first = np.searchsorted(stems[order], stems[order])
-    number = np.zeros(len(rows), dtype=np.int64)
     number[comm[order]] = np.arange(len(comm)) - first
-    return packed(number)
+    return number
