@@ -121,6 +121,7 @@ def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec, ran
         placement(graph, cluster),
         *ran.assumptions,
         *(() if scenario.described else (_build(graph, scenario.settings),)),
+        *filter(None, [graph.workload.options.get("not_run")]),
         f"fp32 matrix products in {_fp32_math(scenario, graph)} math",
         *(f"measured times of {table.source} where it covers a kernel" for table in scenario.settings.tables),
         _folding(ran.result),

@@ -228,6 +228,8 @@ def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
         for holder in holders[:_SHOWN]:
             where = " ".join(filter(None, (holder["phase"], holder["module"], *holder["stack"][:1])))
             typer.echo(f"  {format_bytes(holder['num_bytes'])}  {holder['op']}  {where}".rstrip())
+    if report.not_run:
+        typer.echo(report.not_run)
     for asked in report.values[:_SHOWN]:
         if asked["kind"] == "peers":
             typer.echo(f"at {asked['site']} other ranks are taken to give {asked['rule']}", err=True)

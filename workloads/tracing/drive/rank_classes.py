@@ -13,6 +13,7 @@ from workloads.tracing.record.assemble import RankClass, RankTrace
 from workloads.tracing.record.templates import CutProgram
 
 if TYPE_CHECKING:
+    from workloads.tracing.drive.others_batches import OthersBatches
     from workloads.tracing.drive.rounds import Rounds
     from workloads.tracing.drive.script_job import ScriptJob
 
@@ -27,7 +28,8 @@ _OF_RECIPES = ("traced_microbatches",)
 class TraceReport:
     """What happened while tracing, beside the graph.  ``processes``: how many were started in each phase;
     ``traced_microbatches``: of a recipe, before its programs were extended; values, holders and peaks are
-    those of scripts; ``held``: by ranks and category the storages that last, runs of BYTESxCOUNT.
+    those of scripts; ``held``: by ranks and category the storages that last, runs of BYTESxCOUNT;
+    ``not_run``: what is thought of ranks that were not run.
     """
 
     ranks_run: list[int] = field(default_factory=list)
@@ -37,6 +39,7 @@ class TraceReport:
     peak_bytes_by_phase: dict[str, dict[str, int]] = field(default_factory=dict)
     held: dict[str, dict[str, str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    not_run: str = ""
     traced_microbatches: int = 0
 
     def write(self, folder: Path) -> None:
@@ -52,7 +55,7 @@ class DistinctRanks:
     """``classes`` of ranks that do the same; in equal order what a rank of each recorded and its program at
     full length; ``seen``: everything that was recorded; ``assumed``: ranks that a neighbour speaks for which
     is not known to do the same.  ``settle``: runs ranks that disagree with others; None when all of them have
-    been run, or no more may be.
+    been run, or no more may be.  ``batches``: what ranks read (None: a recipe's, made of its options).
     """
 
     classes: Sequence[RankClass]
@@ -61,6 +64,12 @@ class DistinctRanks:
     seen: Sequence[RankTrace]
     assumed: int
     settle: Callable[[Sequence[int]], DistinctRanks | None]
+    batches: OthersBatches | None = None
+
+    @property
+    def not_run(self) -> str:
+        """What is thought of ranks that were not run; "": there are none, or a recipe's options tell."""
+        return self.batches.said_of_others() if self.batches is not None else ""
 
 
 def group_ranks(fingerprints: Mapping[int, str], stage_of: Mapping[int, int]) -> list[RankClass]:

@@ -295,7 +295,7 @@ def _precision(recording: Recording) -> str:
 def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankTrace:
     import torch
 
-    from workloads.tracing.fake import process_groups
+    from workloads.tracing.fake import loader_shares, process_groups
     from workloads.tracing.stand_ins import finder
 
     recording, facts = steps.recorder.result, steps.facts
@@ -330,6 +330,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         counted=tuple(sorted(kernels.counted)),
         held=facts.sizes,
         cut=facts.cut,
+        read=() if job.by_recipe else loader_shares.shares(for_all=rank == 0 and job.world_size > 2),
         named=() if rank or job.by_recipe else named_ranks(job.script, job.world_size, job.arguments),
         call_sites=tuple(
             next(iter(recording.sites.get(index, ())), "")

@@ -17,6 +17,9 @@ Note [Distinct ranks]
     recorded alike are one kind, and of each combination of kinds one rank is run, and the corners of the
     world (up to :data:`MOST_CORNERS`), which must do what their combination does.
 
+    What ranks read is not their place's: where loaders' samplers tell it (Note [Batches of other ranks]),
+    a rank is spoken for by one whose batches have the same shapes, or run.
+
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
     themselves, and a place that turns out to be another kind is told apart from then on.
@@ -42,7 +45,8 @@ class RankSearch:
     """Finds out which ranks record alike, running no more than ``max_ranks`` of them.
 
     ``run`` records ranks and returns the hash of each, ``held`` tells the bytes of what one of these holds,
-    ``pieces`` of tensors what the place of an axis of so many places has, () where that is not known.
+    ``pieces`` of tensors what the place of an axis of so many places has, () where that is not known,
+    ``batches`` what shapes a rank reads, None where that is not known.
     ``assumed`` counts ranks that stand in for others although their neighbours were seen to differ, because
     ``max_ranks`` was reached.
     """
@@ -53,11 +57,12 @@ class RankSearch:
         max_ranks: int,
         held: Callable[[int], Held] = lambda _: {},
         pieces: Callable[[int, int], tuple[tuple[int, ...], ...]] = lambda _size, _place: (),
+        batches: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self.hashes: dict[int, str] = {}
         self.assumed = 0
         self._run_ranks = run
-        self._held, self._pieces = held, pieces
+        self._held, self._pieces, self._batches = held, pieces, batches
         self._max_ranks = max_ranks
         self._axes: tuple[WorldAxis, ...] = ()
         self._cut = False
@@ -204,9 +209,45 @@ class RankSearch:
             self._run_combinations()
             wrong = [rank for rank in sorted(self.hashes) if self._speaks_wrongly(rank)]
             if not wrong:
-                return self._hashes_of_all()
+                known = len(self.hashes)
+                self._run_other_readers()
+                if len(self.hashes) == known:
+                    return self._hashes_of_all()
+                continue
             for axis, kinds in zip(self._axes, self._kinds, strict=True):
                 kinds[axis.place(wrong[0])] = axis.place(wrong[0])
+
+    def _run_other_readers(self) -> None:
+        """One rank of each kind of batches that nobody of its place reads."""
+        first: dict[tuple[int, str | None], int] = {}
+        for rank in range(math.prod(axis.size for axis in self._axes)):
+            if rank not in self.hashes and self._speaker(rank) == rank != self._stand_in(rank):
+                first.setdefault((self._stand_in(rank), self._batches(rank)), rank)
+        self._run(list(first.values()))
+
+    def _speaker(self, rank: int) -> int:
+        """The rank at the first place of its kind, where that reads batches of the same shapes; else one that
+        does and differs in its batches alone; else the rank itself.
+        """
+        speaks, read = self._stand_in(rank), self._batches(rank)
+        if speaks not in self.hashes or read is None or self._batches(speaks) == read:
+            return speaks
+        alike = (one for one in self.hashes if self._batches(one) == read and self._differ_by_data(one, rank))
+        return next(alike, rank)
+
+    def _differ_by_data(self, run: int, rank: int) -> bool:
+        """Whether a rank that was run, and reads the same as ``rank``, holds what the stand-in of ``rank``
+        does, and is of its kind along every axis on which that one's batches do not change.
+        """
+        speaks = self._stand_in(rank)
+        if self._held(run) != self._held(speaks):
+            return False
+        for axis, kinds in zip(self._axes, self._kinds, strict=True):
+            if kinds[axis.place(run)] != kinds[axis.place(rank)]:
+                beside = speaks + (axis.place(run) - axis.place(speaks)) * axis.stride
+                if axis.stages or self._batches(beside) == self._batches(speaks):
+                    return False
+        return True
 
     def _speaks_wrongly(self, rank: int) -> bool:
         return self.hashes.get(self._stand_in(rank), self.hashes[rank]) != self.hashes[rank]
@@ -226,7 +267,7 @@ class RankSearch:
         self.assumed = 0
         world_size = math.prod(axis.size for axis in self._axes)
         for rank in range(world_size):
-            speaks = rank if rank in self.hashes else self._stand_in(rank)
+            speaks = rank if rank in self.hashes else self._speaker(rank)
             unsure = speaks != rank and any((axis, axis.place(rank)) in self._unsure for axis in self._axes)
             self.assumed += unsure or speaks not in self.hashes
             found[rank] = self.hashes[speaks if speaks in self.hashes else self._nearest(speaks)]

@@ -15,6 +15,7 @@ from simcore.graph import ProcessGroup, Workload
 from simcore.graph.header import MAX_RANKS
 from simcore.records import dataclass
 from workloads.tracing.drive.framework_imports import Preparation, leading_imports
+from workloads.tracing.drive.others_batches import OthersBatches
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, group_ranks
 from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.fake.expert_load import parse_load
@@ -154,10 +155,12 @@ class ScriptJob:
             self.max_ranks,
             lambda rank: seen[rank].held,
             lambda size, place: tuple(one.pieces(place) for one in seen[0].cut if one.places == size),
+            lambda rank: batches.of(rank),
         )
         search.ends(self.world_size)
         search.named(seen[0].named)
         axes = axes_of(self._families(seen[0]), list(seen.values()), self.world_size)
+        batches = OthersBatches(seen, axes, self.world_size)
 
         def found(hashes: dict[int, str]) -> DistinctRanks:
             report.ranks_run = sorted(seen)
@@ -168,7 +171,9 @@ class ScriptJob:
             classes = group_ranks(hashes, {rank: number[stage] for rank, stage in stages.items()})
             traces = [seen[_representative(one, hashes, search.hashes)] for one in classes]
             programs = [one.program for one in traces]
-            return DistinctRanks(classes, traces, programs, list(seen.values()), search.assumed, settle)
+            return DistinctRanks(
+                classes, traces, programs, list(seen.values()), search.assumed, settle, batches
+            )
 
         def settle(ranks: Sequence[int]) -> DistinctRanks | None:
             hashes = search.settle(ranks)
@@ -206,7 +211,8 @@ class ScriptJob:
             versions=dict(trace.versions),
             command=self.command(),
             model=model | ({"ep": experts} if experts > 1 else {}),
-            options={"step": self.step, "values": dict(self.values)},
+            options={"step": self.step, "values": dict(self.values)}
+            | ({"not_run": found.not_run} if found.not_run else {}),
         )
 
     def _families(self, trace: RankTrace) -> dict[str, ProcessGroup]:

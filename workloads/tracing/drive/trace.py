@@ -27,7 +27,6 @@ from workloads.tracing.fake.mail import unlink_segments
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import assemble
 from workloads.tracing.record.recording import GROUP
-from workloads.tracing.record.tokens import microbatches_of
 from workloads.tracing.record.uneven import levelled
 
 
@@ -122,8 +121,8 @@ def _trace_once(
             return Rounds(pool, job_of, mail, phase, progress, report.processes)
 
         found = job.distinct_ranks(start, report)
-        if not job.by_recipe and _lengths_differ(found):
-            # Lengths are the data's, and those of ranks between two that agree follow from nothing.
+        if found.batches is not None and found.batches.differ_otherwise():
+            # Shapes are the data's, and those of ranks between two that agree follow from nothing.
             found = found.settle(range(job.world_size)) or found
         graph = _assembled(job, found, name)
         while True:
@@ -136,10 +135,11 @@ def _trace_once(
                     raise GraphError(f"{error}{_places(error, found)}") from None
                 found = settled
                 graph = _assembled(job, found, name)
-    if not job.by_recipe and len(report.ranks_run) < job.world_size and _lengths_differ(found):
+    report.not_run, others = found.not_run, job.world_size - len(report.ranks_run)
+    if found.batches is not None and others and found.batches.differ_otherwise():
         report.warnings.append(
-            f"ranks read batches of other lengths than others; {len(report.ranks_run)} of {job.world_size} "
-            "were run (--max-ranks), and what the rest read is not known"
+            f"batches differ in shape from rank to rank, and what {others} of {job.world_size} ranks read is "
+            f"not known: they are taken to do what the {len(report.ranks_run)} that were run do (--max-ranks)"
         )
     if found.assumed:
         report.warnings.append(
@@ -161,12 +161,6 @@ def _mailbox() -> Iterator[Path]:
             yield Path(folder)
         finally:
             unlink_segments(Path(folder))
-
-
-def _lengths_differ(found: DistinctRanks) -> bool:
-    """Whether ranks that were run look up batches of different shapes."""
-    shapes = {tuple(microbatches_of(one)) for one in found.seen}
-    return len(shapes - {()}) > 1
 
 
 def _places(error: DisagreementError, found: DistinctRanks) -> str:

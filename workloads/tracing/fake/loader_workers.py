@@ -128,17 +128,17 @@ class _Worker:
 
     @contextmanager
     def _being_asked(self) -> Iterator[None]:
-        outer = _random_states(), torch_worker._worker_info
+        outer = random_states(), torch_worker._worker_info
         if self._numbers is None:
             self._seed()
         else:
-            _set_random_states(self._numbers)
+            set_random_states(self._numbers)
         torch_worker._worker_info = self._info
         try:
             yield
         finally:
-            self._numbers = _random_states()
-            _set_random_states(outer[0])
+            self._numbers = random_states()
+            set_random_states(outer[0])
             torch_worker._worker_info = outer[1]
 
     def _seed(self) -> None:
@@ -155,12 +155,14 @@ def _copied(dataset: Any) -> Any:
     return dataset
 
 
-def _random_states() -> tuple[Any, Any, torch.Tensor]:
+def random_states() -> tuple[Any, Any, torch.Tensor]:
+    """Where the random numbers of Python, NumPy and torch are."""
     with _disable_current_modes():
         return random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
 
 
-def _set_random_states(states: tuple[Any, Any, torch.Tensor]) -> None:
+def set_random_states(states: tuple[Any, Any, torch.Tensor]) -> None:
+    """Go on from there."""
     random.setstate(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
     with _disable_current_modes():

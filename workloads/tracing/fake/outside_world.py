@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _pus
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
-from workloads.tracing.fake import loader_workers, visible_devices
+from workloads.tracing.fake import loader_shares, loader_workers, visible_devices
 from workloads.tracing.fake.cuda import DEVICE_PROPERTIES
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.key_store import KeyStore
@@ -40,7 +40,8 @@ def install() -> None:
     _load_in_this_process(data.DataLoader)
     loader_workers.install()
     iterator = dataloader._BaseDataLoaderIter
-    iterator.__next__ = _on_host_or_device(iterator.__next__)  # type: ignore[method-assign]
+    iterator._next_index = _told(iterator._next_index)  # type: ignore[method-assign]
+    iterator.__next__ = _noted(_on_host_or_device(iterator.__next__))  # type: ignore[method-assign]
     distributed: Any = dist
     for name in ("TCPStore", "FileStore", "HashStore"):
         setattr(distributed, name, KeyStore)
@@ -78,6 +79,27 @@ def _load_in_this_process(loader: Any) -> None:
 
     loader.__init__ = init
     loader.__iter__ = without_modes(loader.__iter__)
+
+
+def _told(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Samplers are asked for every batch: see Note [Batches of other ranks]."""
+
+    def next_index(self: Any) -> Any:
+        if not hasattr(self, "_simcore_index"):
+            loader_shares.begin(self)
+        self._simcore_index = original(self)
+        return self._simcore_index
+
+    return next_index
+
+
+def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
+    def following(self: Any) -> Any:
+        batch = original(self)
+        loader_shares.give(self, getattr(self, "_simcore_index", None), batch)
+        return batch
+
+    return following
 
 
 def _on_host_or_device(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from simcore.graph import EdgeTable, FreeTable, Graph, OpRows, ProcessGroup, Pro
 from simcore.graph.builder import rank_ranges
 from simcore.graph.graph import MemoryProfile
 from simcore.records import dataclass
+from workloads.tracing.fake.given_batches import LoaderShare
 from workloads.tracing.record.cut_shards import CutTensors
 from workloads.tracing.record.holders import Holder
 from workloads.tracing.record.recording import COLUMNS, ValueAsked
@@ -30,7 +31,8 @@ class RankTrace:
     ``stand_ins``: extensions that it imported and that are not installed; ``counted``: kernels whose own code
     says what they cost; ``call_sites``: lines of code that communicated, in order; ``held``: bytes of each
     storage that lasts, by category; ``named``: ranks that the script's code names; ``cut``: tensors whose
-    shards are cut across them.
+    shards are cut across them; ``read``: what its loaders gave it (None: of one it is not known what they
+    give others).
     """
 
     rank: int
@@ -54,6 +56,7 @@ class RankTrace:
     held: Mapping[str, Sequence[int]] = field(default_factory=dict)
     named: tuple[int, ...] = ()
     cut: tuple[CutTensors, ...] = ()
+    read: tuple[LoaderShare, ...] | None = ()
 
     def fingerprint(self) -> str:
         """What the rank did and holds, independent of who it is."""

@@ -31,6 +31,7 @@ COLUMNS = (
 KIND, STREAM, PHASE, MODULE = (COLUMNS.index(name) for name in ("kind", "stream", "phase", "module"))
 DTYPE, FLOPS = COLUMNS.index("dtype"), COLUMNS.index("flops")
 NAME, OP_CLASS, IN_SHAPES, GROUP = map(COLUMNS.index, ("name", "op_class", "in_shapes", "group"))
+OUT_SHAPES = COLUMNS.index("out_shapes")
 BYTES_READ, BYTES_WRITTEN = COLUMNS.index("bytes_read"), COLUMNS.index("bytes_written")
 
 Value = str | int

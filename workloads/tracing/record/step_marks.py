@@ -30,6 +30,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import marks
+from workloads.tracing.fake import loader_shares
 from workloads.tracing.record import passes
 from workloads.tracing.record.rank_facts import RankFacts, held, unstepped
 from workloads.tracing.record.recorder import Recorder
@@ -122,8 +123,7 @@ class StepMarks:
         self.optimizer_steps = 0
         #: The step to keep is complete.
         self.done = False
-        self._keep = keep
-        self._closing = closing
+        self._keep, self._closing = keep, closing
         self._patience = _PATIENCE
         self._by_recipe = by_recipe
         self._marked = False
@@ -385,10 +385,10 @@ class StepMarks:
                 self._steps_now = 0
                 return
             raise StepDone
-        self.step += 1
+        loader_shares.step_ends()
+        self.step, self._in_forward = self.step + 1, False
         self.microbatches = self._steps_now = 0
         self._forwards.clear()
-        self._in_forward = False
         if self.step == self._keep and not self._marked:
             self._start()
 

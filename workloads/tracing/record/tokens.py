@@ -6,9 +6,21 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from simcore.graph.ops import OpKind
 from simcore.records import dataclass
 from workloads.tracing.record.assemble import RankTrace
-from workloads.tracing.record.recording import COLUMNS, GROUP, IN_SHAPES, MODULE, NAME, OP_CLASS, PHASE
+from workloads.tracing.record.recording import (
+    COLUMNS,
+    DTYPE,
+    GROUP,
+    IN_SHAPES,
+    KIND,
+    MODULE,
+    NAME,
+    OP_CLASS,
+    OUT_SHAPES,
+    PHASE,
+)
 from workloads.tracing.record.templates import CutProgram, CutTemplate
 
 _LOOKUPS = ("aten::embedding", "aten::embedding.default")
@@ -124,6 +136,21 @@ def own_tokens(
     if fitting:
         *before, length = looked_up
         yield (*before, length // share if fitting < share else length)
+
+
+def copied_from_host(trace: RankTrace) -> dict[tuple[str, int], frozenset[tuple[int, ...]]]:
+    """Shapes of what comes from the host in the forward passes of a step, by type and number of dimensions;
+    flat floats are shards of offloaded parameters.
+    """
+    found: dict[tuple[str, int], set[tuple[int, ...]]] = {}
+    for template in trace.program.templates.values():
+        for row in template.rows:
+            if row[KIND] == OpKind.MEMCPY and row[PHASE] == "fwd" and not row[IN_SHAPES]:
+                for shape in map(tuple, json.loads(str(row[OUT_SHAPES]))):
+                    flat = len(shape) < 2 and str(row[DTYPE]).startswith(("float", "bfloat"))
+                    if math.prod(shape) > 1 and not flat:
+                        found.setdefault((str(row[DTYPE]), len(shape)), set()).add(shape)
+    return {kind: frozenset(shapes) for kind, shapes in found.items()}
 
 
 def _lookups(template: CutTemplate) -> Iterator[tuple[int, tuple[int, ...]]]:
