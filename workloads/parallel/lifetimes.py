@@ -13,9 +13,9 @@ Note [Lifetimes of a stage]
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,12 @@ def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLif
     return _Writer(job, stage, actions).written()
 
 
+#: Columns that events of one action in one layer do not have in common.
+_OWN: Final = 4
+#: An event by itself: its storage, bytes, holder, owner, action, layer, microbatch and stream.
+_Event = tuple[int, int, int, int, int, int, int, int]
+
+
 class _Events(NamedTuple):
     """Events of one action in one layer: columns, and what they have in common."""
 
@@ -77,7 +83,7 @@ class _Writer:
     job: Job
     stage: int
     actions: Sequence[Action]
-    events: list[_Events] = field(default_factory=list)
+    events: list[_Events | _Event] = field(default_factory=list)
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     next_id: int = 0
     at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
@@ -93,7 +99,6 @@ class _Writer:
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
     _keeping: dict[tuple[int, tuple[int, ...]], _Script] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[IntArray, ...]] = field(default_factory=dict)
-    _single: dict[int, IntArray] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
         static = static_memory(self.job, self.stage)
@@ -112,13 +117,7 @@ class _Writer:
             self.events += passes  # once more: a released storage's number is free for the next one
             lasting.step(self._made_gradients(), first=False)
             self.events += zeroed
-        none = np.zeros(0, dtype=np.int64)
-        events = self.events or [_Events(none, none, none, none, 0, 0, 0, 0)]
-        storages, sizes, held_by, owners, *rest = zip(*events, strict=True)
-        columns = (storages, sizes, held_by, owners)
-        storage, num_bytes, holder, owner = (np.concatenate(parts) for parts in columns)
-        counts = [len(part) for part in storages]
-        action_of, layer, microbatch, stream = np.array(rest, dtype=np.int64).repeat(counts, axis=1)
+        storage, num_bytes, holder, owner, action_of, layer, microbatch, stream = _columns(self.events)
         return StageLifetimes(
             MemoryEvents.of(storage, num_bytes, stream, owner), action_of, layer, holder, microbatch,
             tuple(self.holders), tuple(self.actions),
@@ -272,16 +271,25 @@ class _Writer:
         if number not in self.sharded:
             layers = [layer_number(chunk, position) for position in range(len(chunk.pieces))]
 
+            known: dict[tuple[str, str, int], int] = {}
+
             def alloc(category: str, name: str, num_bytes: int, position: int, stream: int) -> int:
                 layer = layers[position]
-                return self._alloc(num_bytes, StorageHolder(category, name, "", layer), layer, stream)
+                holder = known.get((category, name, layer))
+                if holder is None:
+                    holder = self.holder(StorageHolder(category, name, "", layer))
+                    known[category, name, layer] = holder
+                return self._alloc(num_bytes, holder, layer, stream)
 
             self.sharded[number] = UnitStorages(self.job, chunk, alloc, self._free)
         return self.sharded[number]
 
-    def _alloc(self, num_bytes: int, holder: StorageHolder, layer: int = NO_LAYER, stream: int = 0) -> int:
+    def _alloc(
+        self, num_bytes: int, holder: StorageHolder | int, layer: int = NO_LAYER, stream: int = 0
+    ) -> int:
+        number = holder if isinstance(holder, int) else self.holder(holder)
         self.next_id += 1
-        self._event(self.next_id - 1, num_bytes, self.holder(holder), layer, stream)
+        self._event(self.next_id - 1, num_bytes, number, layer, stream)
         return self.next_id - 1
 
     def _free(self, storage: int, layer: int = NO_LAYER) -> None:
@@ -289,15 +297,7 @@ class _Writer:
 
     def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int = 0) -> None:
         action, microbatch = self.at
-        of = np.array([storage], dtype=np.int64), self._one(num_bytes), self._one(holder), self._one(0)
-        self.events.append(_Events(*of, action, layer, microbatch, stream))
-
-    def _one(self, value: int) -> IntArray:
-        """A column of one number."""
-        found = self._single.get(value)
-        if found is None:
-            found = self._single[value] = np.array([value], dtype=np.int64)
-        return found
+        self.events.append((storage, num_bytes, holder, 0, action, layer, microbatch, stream))
 
     def columns(self, piece: ModelPiece, made: PieceStorages, layer: int) -> tuple[IntArray, ...]:
         """Of a piece's storages: bytes, who holds them, and owners (:class:`_Script`)."""
@@ -371,6 +371,30 @@ class _Script:
             np.where(allocates, owners[storage], 0),
             of_loss,
         )
+
+
+def _columns(events: Sequence[_Events | _Event]) -> Iterator[IntArray]:
+    """All columns of events, in the order of :class:`_Events`."""
+    parts: list[tuple[IntArray, ...]] = [(np.zeros(0, dtype=np.int64),) * _OWN]
+    alone: list[tuple[int, ...]] = []
+    common: list[tuple[int, ...]] = []
+    counts: list[int] = []
+    for one in events:
+        if isinstance(one, _Events):
+            if alone:
+                parts.append(tuple(np.array(alone, dtype=np.int64).T))
+                alone = []
+            parts.append((one.storage, one.num_bytes, one.holder, one.owner))
+            common.append((one.action, one.layer, one.microbatch, one.stream))
+            counts.append(len(one.storage))
+        else:
+            alone.append(one[:_OWN])
+            common.append(one[_OWN:])
+            counts.append(1)
+    parts += [tuple(np.array(alone, dtype=np.int64).T)] if alone else []
+    for columns in zip(*parts, strict=True):
+        yield np.concatenate(columns)
+    yield from np.array(common, dtype=np.int64).reshape(-1, _OWN).T.repeat(counts, axis=1)
 
 
 def _category(piece: ModelPiece, one: Storage, job: Job) -> str:

@@ -45,7 +45,7 @@ class MemoryEvents:
         if found[1].size and (int(found[1].max()) >= MOST_BYTES or int(found[1].min()) < -1):
             wrong = int(found[1].max()) if int(found[1].max()) >= MOST_BYTES else int(found[1].min())
             raise InputError(f"a storage of {wrong} bytes; it can have 0 to {MOST_BYTES - 1}")
-        return cls(*(np.broadcast_to(column, (length,)).astype(np.int64) for column in found))
+        return cls(*(np.broadcast_to(column, (length,)).astype(np.int64, copy=False) for column in found))
 
     def __len__(self) -> int:
         return len(self.storage)
