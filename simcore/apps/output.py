@@ -1,8 +1,10 @@
-"""Tables on the terminal: wide enough, and honest about readers that left."""
+"""Tables on the terminal, wide enough."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -19,22 +21,24 @@ if TYPE_CHECKING:
     from simcore.engine import Answered
 
 
-def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterable[str]) -> None:
-    """Print the summary tables, and ``notes``, whose words (paths) are never broken."""
-    print_wide(summary(info, analysis, top=top))
+def summary_text(info: RunInfo, analysis: StepAnalysis, top: int = 8) -> str:
+    """The summary tables, as wide as they are printed."""
+    return _wide(summary(info, analysis, top=top))
+
+
+def print_summary(tables: str, notes: Iterable[str]) -> None:
+    """Print the summary's ``tables``, and ``notes``, whose words (paths) are never broken."""
+    print(tables, end="")
     width = _Stdout().width
     for note in notes:
         print(printable(fill(note, width, break_long_words=False, break_on_hyphens=False)))
 
 
 class _Stdout(Console):
-    """Shows texts as they are: names of kernels are no markup, and what a terminal would obey is left out.
+    """Shows texts as they are: names of kernels are no markup, and what a terminal would obey is left out."""
 
-    A reader that left is left to the command: it decides how to end.
-    """
-
-    def __init__(self, width: int | None = None) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+    def __init__(self, width: int | None = None, file: StringIO | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width, file=file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Segments of ``renderable``, without control characters."""
@@ -44,18 +48,29 @@ class _Stdout(Console):
                 segment = Segment(CONTROL.sub("", text), style)
             yield segment
 
-    def on_broken_pipe(self) -> None:
-        """Pass the error on, instead of ending the process."""
-        raise BrokenPipeError
+
+class _Text(StringIO):
+    """What will be printed, in the letters and colours that stdout takes; nothing is written to that yet."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return sys.stdout.encoding
+
+    def isatty(self) -> bool:
+        return sys.stdout.isatty()
 
 
 def print_wide(content: RenderableType) -> None:
     """Print tables as wide as the terminal is, or as their numbers need: none is ever cut."""
+    print(_wide(content), end="")
+
+
+def _wide(content: RenderableType) -> str:
     console = _Stdout()
     needed = Measurement.get(console, console.options, content).minimum
-    if needed > console.width:
-        console = _Stdout(needed)
-    console.print(content)
+    text = _Text()
+    _Stdout(max(needed, console.width), text).print(content)
+    return text.getvalue()
 
 
 def left_out_notes(left_out: Sequence[str]) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ def _play_untimed(
     """Play files without start times, and print the simulated step."""
     import json
 
-    from simcore.apps.output import answered_line, print_summary
+    from simcore.apps.output import answered_line, print_summary, summary_text
     from simcore.apps.replay.untimed import play_untimed
     from simcore.report import json_object
     from simcore.timeline.schema import TIMELINE_FILE
@@ -163,4 +163,6 @@ def _play_untimed(
         print(json.dumps(shown if out is not None else {**shown, "timeline": ""}))
         return
     answered = answered_line(played.answered, played.info.engine_events)
-    print_summary(played.info, played.analysis, 8, [f"simulated in {played.wall_s:.1f} s: {answered}"])
+    print_summary(
+        summary_text(played.info, played.analysis), [f"simulated in {played.wall_s:.1f} s: {answered}"]
+    )

@@ -54,7 +54,7 @@ def report(
     import json
 
     from simcore.analysis import analyse, critical_path
-    from simcore.apps.output import left_out_notes, print_summary, print_wide
+    from simcore.apps.output import left_out_notes, print_summary, print_wide, summary_text
     from simcore.apps.run.question import LATEST, RUNS
     from simcore.report import (
         critical_path_tables,
@@ -101,7 +101,7 @@ def report(
     if as_json:
         print(json.dumps(json_object(info, analysis, timeline.path, sum(info.wall_s.values()))))
     else:
-        print_summary(info, analysis, top, notes)
+        print_summary(summary_text(info, analysis, top), notes)
         if path:
             print_wide(critical_path_tables(critical_path(timeline), top=top))
 

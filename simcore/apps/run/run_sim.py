@@ -11,11 +11,13 @@ from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
 from simcore.apps.run.names import complete_cluster, complete_workload
 
 if TYPE_CHECKING:
+    from simcore.analysis import StepAnalysis
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.question import RunQuestion
     from simcore.apps.run.scenario import Scenario
     from simcore.apps.run.simulation import FinishedRun
     from simcore.rules import Rule
+    from simcore.timeline import RunInfo
 
 InterferenceOption = Annotated[
     str,
@@ -157,8 +159,6 @@ def run_sim(
     # Imported here: --help and usage errors answer at once.
     import json
     import time
-    from functools import partial
-    from importlib import import_module
 
     from simcore.apps.amounts import amount_of
     from simcore.apps.progress import StageTimer
@@ -227,7 +227,7 @@ def run_sim(
             scenario, out, stages,
             fold=not no_fold, edits=edits or (), rules=own, learned=learned, perfetto=perfetto, page=page,
             tornado=tornado, emit=emit or "", advise=True, question=question,
-            meanwhile=None if as_json else partial(import_module, "simcore.apps.output"),
+            meanwhile=None if as_json else _tables,
         )  # fmt: skip
 
     continued = None
@@ -285,6 +285,13 @@ def run_sim(
             print("\n".join(rules_lines(outcome.rules)))
 
 
+def _tables(info: RunInfo, analysis: StepAnalysis) -> str:
+    """A run's summary."""
+    from simcore.apps.output import summary_text
+
+    return summary_text(info, analysis)
+
+
 def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
     """A run's summary, and where its files are."""
     from simcore.apps.output import answered_line, left_out_notes, print_summary
@@ -307,4 +314,4 @@ def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
         f"{'other ranks' if ranks else 'Perfetto'}: python scripts/report.py {run_dir} --perfetto FILE"
         " --ranks 0,1,2 (--host: host lanes)",
     )
-    print_summary(outcome.info, outcome.analysis, 8, map(as_started, notes))
+    print_summary(outcome.tables, map(as_started, notes))

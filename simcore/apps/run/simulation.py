@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows, and
-    who answered for which op executions.
+    """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows, who
+    answered for which op executions, and tables to be printed.
     """
 
     run_dir: Path
@@ -65,6 +65,7 @@ class FinishedRun:
     edits: tuple[EditStep, ...] = ()
     rules: tuple[tuple[Rule, tuple[Matched, ...]], ...] = ()
     answered: Answered = field(default_factory=Answered)
+    tables: str = ""
 
 
 def run_scenario(
@@ -82,7 +83,7 @@ def run_scenario(
     emit: str = "",
     advise: bool = False,
     question: RunQuestion | None = None,
-    meanwhile: Callable[[], object] | None = None,
+    meanwhile: Callable[[RunInfo, StepAnalysis], str] | None = None,
 ) -> FinishedRun:
     """Simulate ``scenario`` into ``out_dir`` (default: a folder of ``runs`` named by it), atomically.
 
@@ -93,7 +94,8 @@ def run_scenario(
     a file for Perfetto, ``page``: and ``report.html``, ``tornado``: with what other hardware would change.
     ``emit``: and one by which this framework runs the job.  ``question``: what the run
     is a part of the answer to, where that is another than it seems.  ``advise``: of a job that does not fit,
-    simulate what would.  ``meanwhile``: called when this process has nothing to do but wait for others.
+    simulate what would.  ``meanwhile`` makes tables to be printed when there is nothing to do but wait for
+    other processes.
 
     Errors: InputError for what does not fit together or where ``out_dir`` holds the answer to another
     question, OutOfMemoryError when a stage does not fit its GPUs,
@@ -169,14 +171,6 @@ def run_scenario(
                 ran = run(graph, cluster, setup, progress=_throttled(go_on))
             result = ran.result
             changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
-
-            added = (
-                *found.assumptions,
-                *(line for change in changes for line in change.lines()),
-                *(ruled.lines if ruled else ()),
-            )
-            warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
-            facts = _facts(scenario, found, graph, cluster, ran, question, stages, warned)
             described = found.description if not done else None
             curves = partial(write_memory_curves, folder, graph, result, described)
             tables = SimulatedTables(folder, graph, result)
@@ -185,6 +179,13 @@ def run_scenario(
                 commit = under_way.enter_context(asked_commit())
                 writing = aside(partial(stored_tables, folder, curves, tables), forked=page)
                 stored = under_way.enter_context(writing)
+                added = (
+                    *found.assumptions,
+                    *(line for change in changes for line in change.lines()),
+                    *(ruled.lines if ruled else ()),
+                )
+                warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
+                facts = _facts(scenario, found, graph, cluster, ran, question, stages, warned)
                 timeline = unwritten(folder, graph, result, facts, tables)
                 timeline.let_go()
                 stage_of = {
@@ -235,8 +236,7 @@ def run_scenario(
                             return exported.result().path if large else None
 
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
-                if meanwhile is not None:
-                    meanwhile()
+                shown_tables = meanwhile(info, analysis) if meanwhile is not None else ""
                 with stages.stage("writing the timeline"):
                     stored.result(1)
                 with stages.stage("writing for Perfetto") if perfetto else nullcontext():
@@ -245,7 +245,7 @@ def run_scenario(
             info.write(folder)
         return FinishedRun(
             out_dir, info, analysis, shown.ranks, shown.left_out, changes,
-            ruled.matched if ruled else (), result.answered,
+            ruled.matched if ruled else (), result.answered, shown_tables,
         )  # fmt: skip
 
 
