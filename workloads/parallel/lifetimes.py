@@ -13,9 +13,8 @@ Note [Lifetimes of a stage]
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import field, replace
-from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, Storage, storages_of
 from workloads.parallel.actions import ends_of
+from workloads.parallel.event_columns import Event, Events, columns_of
 from workloads.parallel.handed import keeps_sent, kept_logits, stays
 from workloads.parallel.host_shares import HostShare
 from workloads.parallel.job import Job
@@ -48,25 +48,6 @@ from workloads.parallel.working import loss_is_apart
 def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLifetimes:
     """Storages of a rank of ``stage``, which runs ``actions``; see Note [Lifetimes of a stage]."""
     return _Writer(job, stage, actions).written()
-
-
-#: Columns that events of one action in one layer do not have in common.
-_OWN: Final = 4
-#: An event by itself: its storage, bytes, holder, owner, action, layer, microbatch and stream.
-_Event = tuple[int, int, int, int, int, int, int, int]
-
-
-class _Events(NamedTuple):
-    """Events of one action in one layer: columns, and what they have in common."""
-
-    storage: IntArray
-    num_bytes: IntArray
-    holder: IntArray
-    owner: IntArray
-    action: int
-    layer: int
-    microbatch: int
-    stream: int
 
 
 @dataclass
@@ -83,7 +64,7 @@ class _Writer:
     job: Job
     stage: int
     actions: Sequence[Action]
-    events: list[_Events | _Event] = field(default_factory=list)
+    events: list[Events | Event] = field(default_factory=list)
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     next_id: int = 0
     at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
@@ -117,7 +98,7 @@ class _Writer:
             self.events += passes  # once more: a released storage's number is free for the next one
             lasting.step(self._made_gradients(), first=False)
             self.events += zeroed
-        storage, num_bytes, holder, owner, action_of, layer, microbatch, stream = _columns(self.events)
+        storage, num_bytes, holder, owner, action_of, layer, microbatch, stream = columns_of(self.events)
         return StageLifetimes(
             MemoryEvents.of(storage, num_bytes, stream, owner), action_of, layer, holder, microbatch,
             tuple(self.holders), tuple(self.actions),
@@ -265,7 +246,7 @@ class _Writer:
     def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
         action, microbatch = self.at
         columns = ids[script.storage], script.num_bytes, script.holder, script.owner
-        self.events.append(_Events(*columns, action, layer, microbatch, 0))
+        self.events.append(Events(*columns, action, layer, microbatch, 0))
 
     def _units(self, number: int, chunk: Chunk) -> UnitStorages:
         if number not in self.sharded:
@@ -371,30 +352,6 @@ class _Script:
             np.where(allocates, owners[storage], 0),
             of_loss,
         )
-
-
-def _columns(events: Sequence[_Events | _Event]) -> Iterator[IntArray]:
-    """All columns of events, in the order of :class:`_Events`."""
-    parts: list[tuple[IntArray, ...]] = [(np.zeros(0, dtype=np.int64),) * _OWN]
-    alone: list[tuple[int, ...]] = []
-    common: list[tuple[int, ...]] = []
-    counts: list[int] = []
-    for one in events:
-        if isinstance(one, _Events):
-            if alone:
-                parts.append(tuple(np.array(alone, dtype=np.int64).T))
-                alone = []
-            parts.append((one.storage, one.num_bytes, one.holder, one.owner))
-            common.append((one.action, one.layer, one.microbatch, one.stream))
-            counts.append(len(one.storage))
-        else:
-            alone.append(one[:_OWN])
-            common.append(one[_OWN:])
-            counts.append(1)
-    parts += [tuple(np.array(alone, dtype=np.int64).T)] if alone else []
-    for columns in zip(*parts, strict=True):
-        yield np.concatenate(columns)
-    yield from np.array(common, dtype=np.int64).reshape(-1, _OWN).T.repeat(counts, axis=1)
 
 
 def _category(piece: ModelPiece, one: Storage, job: Job) -> str:
