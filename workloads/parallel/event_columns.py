@@ -12,10 +12,10 @@ from simcore.memory.lifetimes import IntArray
 #: Columns that events of one action in one layer do not have in common.
 _OWN: Final = 4
 #: An event by itself: its storage, bytes, holder, owner, action, layer, microbatch and stream.
-Event = tuple[int, int, int, int, int, int, int, int]
+StorageEvent = tuple[int, int, int, int, int, int, int, int]
 
 
-class Events(NamedTuple):
+class PassEvents(NamedTuple):
     """Events of one action in one layer: columns, and what they have in common."""
 
     storage: IntArray
@@ -28,14 +28,14 @@ class Events(NamedTuple):
     stream: int
 
 
-def columns_of(events: Sequence[Events | Event]) -> Iterator[IntArray]:
-    """All columns of events, in the order of :class:`Events`."""
+def columns_of(events: Sequence[PassEvents | StorageEvent]) -> Iterator[IntArray]:
+    """All columns of events, in the order of :class:`PassEvents`."""
     parts: list[tuple[IntArray, ...]] = [(np.zeros(0, dtype=np.int64),) * _OWN]
     alone: list[tuple[int, ...]] = []
     common: list[tuple[int, ...]] = []
     counts: list[int] = []
     for one in events:
-        if isinstance(one, Events):
+        if isinstance(one, PassEvents):
             if alone:
                 parts.append(tuple(np.array(alone, dtype=np.int64).T))
                 alone = []

@@ -34,7 +34,7 @@ from simcore.records import dataclass
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, Storage, storages_of
 from workloads.parallel.actions import ends_of
-from workloads.parallel.event_columns import Event, Events, columns_of
+from workloads.parallel.event_columns import PassEvents, StorageEvent, columns_of
 from workloads.parallel.handed import keeps_sent, kept_logits, stays
 from workloads.parallel.host_shares import HostShare
 from workloads.parallel.job import Job
@@ -64,7 +64,7 @@ class _Writer:
     job: Job
     stage: int
     actions: Sequence[Action]
-    events: list[Events | Event] = field(default_factory=list)
+    events: list[PassEvents | StorageEvent] = field(default_factory=list)
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     next_id: int = 0
     at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
@@ -246,7 +246,7 @@ class _Writer:
     def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
         action, microbatch = self.at
         columns = ids[script.storage], script.num_bytes, script.holder, script.owner
-        self.events.append(Events(*columns, action, layer, microbatch, 0))
+        self.events.append(PassEvents(*columns, action, layer, microbatch, 0))
 
     def _units(self, number: int, chunk: Chunk) -> UnitStorages:
         if number not in self.sharded:
