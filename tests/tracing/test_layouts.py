@@ -73,6 +73,13 @@ def test_a_vocabulary_in_parts_and_attention_as_a_module(pool: WorkerPool, tmp_p
     assert flops(found, "fwd") == products + scores * (6 * 6 + 2 * 2 + 4 * 4)
 
 
+def test_products_of_16_bits_are_added_to_32(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "wide", tmp_path, script="layouts").values()
+    product = 2 * 6 * 8 * 3
+    wide = [row for row in rows(found, "flops", "dtype", "op_class") if row[0] == product]
+    assert wide == [(product, "bfloat16", kind) for kind in ("gemm", "gemm", "bgemm")]
+
+
 def test_a_loss_that_works_out_its_gradients_is_no_microbatch(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "chunks", tmp_path, script="layouts").values()
     assert found.num_microbatches == 1

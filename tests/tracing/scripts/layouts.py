@@ -123,6 +123,20 @@ class InChunks(torch.autograd.Function):
         return ctx.saved_tensors
 
 
+def wide():
+    """Products of 16 bits are added to 32."""
+    model = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = (torch.zeros(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((6, 8), (8, 3)))
+    total = torch.zeros(6, 3, device="cuda")
+    for _ in range(3):
+        torch.addmm(total, x, y, out_dtype=torch.float32, out=total)
+        assert torch.mm(x, y, out_dtype=torch.float32).dtype is total.dtype is torch.float32
+        assert torch.bmm(x[None], y[None], out_dtype=torch.float32).shape == (1, 6, 3)
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
 def labels():
     """A picture's label is looked up beside attention over its patches."""
     _label_pictures(torch.zeros(3, dtype=torch.long, device="cuda"))

@@ -89,7 +89,7 @@ class ShapeCache:
             return func(*args, **kwargs)
         recipe = self._known.get(key)
         if recipe is None:
-            _check_types(func.name().partition(".")[0], tensors[:3])
+            _check_types(func.name(), tensors[:3])
             result = func(*args, **kwargs)
             try:
                 self._known[key] = _recipe(result, tensors, {_storage(tensor) for tensor in tensors})
@@ -103,6 +103,9 @@ class ShapeCache:
 
 def _check_types(name: str, first: list[FakeTensor]) -> None:
     """RuntimeError where a real product would refuse tensors of several types."""
+    name, _, overload = name.partition(".")
+    if overload.startswith("dtype"):  # of results, and of what they are added to
+        first = first[1:] if "add" in name else first[:2]
     types = {tensor.dtype: None for tensor in first}
     if name in _OF_ONE_TYPE and len(types) > 1:
         raise RuntimeError(f"{name} expects tensors of one dtype, but got {', '.join(map(str, types))}")

@@ -198,7 +198,8 @@ class OpLog:
         module = found_module if module is None else module
         data, alloc_bytes = self._touch(index, inputs, outputs)
         layer = _LAYER.search(module)
-        typed = inputs or outputs
+        # What a product is added to may have more bits than its factors.
+        typed = inputs[1:] if name.startswith(("aten::addmm", "aten::baddbmm")) else inputs or outputs
         columns = (
             name,
             op_class,
