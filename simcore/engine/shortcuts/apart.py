@@ -267,8 +267,10 @@ def _make_all(
         failed.append(error)
 
 
-def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
+def make(change: Disturbance, gpu: Gpu, flows: list[Flow], *, is_last: bool = True) -> None:
     """Have a GPU changed by others, whose flows on it are ``flows``.
+
+    Kernels need not be rated again for a flow that is not the ``is_last`` of several that come at once.
 
     Errors: DisturbedError where SMs are not free.
     """
@@ -281,7 +283,10 @@ def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
     elif kind == DRAWN:
         if number == len(flows):
             flows.append(Flow(gpu.clock, OUTSIDE, ()))
-        gpu.draw_changed(flows[number], actual, desired)
+        if is_last:
+            gpu.draw_changed(flows[number], actual, desired)
+        else:
+            gpu.draws[flows[number]] = actual, desired
     elif kind == ENDED:
         gpu.draw_ended(flows[number])
     else:

@@ -162,7 +162,8 @@ class Hits:
         execution: Execution | None = None
         work, launch_ps = place.item.work, place.item.launch_ps
         assert isinstance(work, KernelSequence)
-        for since, change, flows in all_changes:
+        following = [*((since, change.kind) for since, change, _ in all_changes[1:]), (-1, -1)]
+        for (since, change, flows), then in zip(all_changes, following, strict=True):
             if execution is None and since > begin_ps:
                 clock.now = begin_ps
                 execution = gpu.execute(
@@ -171,7 +172,7 @@ class Hits:
             while gpu.executions and execution is not None and execution.due_ps < since:
                 self._come(execution)
             clock.now = since
-            make(change, gpu, flows)
+            make(change, gpu, flows, is_last=then != (since, DRAWN))
         assert execution is not None  # what hit it came later
         while gpu.executions:
             self._come(execution)

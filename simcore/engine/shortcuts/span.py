@@ -254,7 +254,10 @@ class Span(Movable):
                 course = book.after(course, since_ps, Disturbance(RELEASED, self._released))
                 self._released = -1
         later = book.after(course, since_ps, change)
-        if is_watched and change.kind != ENDED:
+        if change.kind == ENDED and self._playing is None:  # what that frees comes next, now
+            self._course = later
+            return
+        if is_watched:
             book.time(solo.own, later)
         if later.times is not None:
             self._playing, due_ps = None, later.times.lasts_ps
@@ -264,8 +267,6 @@ class Span(Movable):
         elif later.is_disturbed:
             self.touched()
             return
-        elif is_watched:  # what has ended frees something next, now
-            due_ps = self._end_ps - self._since_ps
         elif self._playing is None and later.at_least_ps > since_ps:
             due_ps = later.at_least_ps
         elif self._playing is None and solo.company.is_one and change.kind != TAKEN:
