@@ -18,7 +18,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import workers
 
 # Fixed examples and no deadline: a test says the same on a busy machine and on every run.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.load_profile("repeatable")
 
 

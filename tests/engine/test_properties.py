@@ -77,7 +77,7 @@ LAUNCHES = st.sampled_from([(0.0, 0.0), (4.0, 7.0)])
 DELAYS = st.lists(st.integers(0, 300), min_size=1, max_size=3)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(script, DELAYS, LAUNCHES)
 def test_coalescing_changes_nothing_and_dependencies_hold(order, delays, launches):
     graph = job(order, delays, repeat=2)

@@ -59,7 +59,7 @@ _KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5,
 
 
 def told(path, read=reading.read_kineto):
-    """What a trace says, whatever its names are numbered; or the message that refuses it."""
+    """What a trace says, whatever its names and threads are numbered; or the message that refuses it."""
     try:
         trace = read(trace_files(path)[0])
     except InputError as error:
@@ -72,8 +72,11 @@ def told(path, read=reading.read_kineto):
         [c.tolist() for c in (calls.start_ps, calls.end_ps, calls.correlation, ops.start_ps, ops.end_ps)],
         [[names[i] for i in c] for c in (gpu.name, calls.name, ops.name, ops.shapes, ops.types)],
     ]
-    notes = [trace.notes.phases._found, trace.notes.communication._found, trace.notes.p2p._times]
-    notes += [trace.notes.modules._backward, [len(x) for x in (trace.notes.modules._calls, calls.thread)]]
+    communication = trace.notes.communication._found  # start, end and thread of each call
+    threads = [*calls.thread.tolist(), *communication[2::3]]
+    number = {thread: at for at, thread in enumerate(dict.fromkeys(threads))}
+    notes = [trace.notes.phases._found, communication[0::3], communication[1::3], trace.notes.p2p._times]
+    notes += [trace.notes.modules._backward, [len(trace.notes.modules._calls)], map(number.get, threads)]
     told_by = (
         trace.origin_us,
         trace.resolution_ps,
