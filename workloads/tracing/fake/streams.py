@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ class StreamListener(Protocol):
 
 
 listener: StreamListener | None = None
+#: Told of the current stream whenever somebody asks for it: a backward pass may have come to another.
+on_ask: Callable[[Stream], None] | None = None
 _current: list[Stream] = []
 _num_streams = 0
 
@@ -154,6 +157,8 @@ _current.append(_default)  # one for all threads: autograd runs in the caller's 
 
 def current_stream(device: Any = None) -> Stream:  # noqa: ARG001
     """The stream that receives work now."""
+    if on_ask is not None:
+        on_ask(_current[0])
     return _current[0]
 
 

@@ -110,6 +110,10 @@ class Labels:
             module = self._in_region(module)
         return self._phase or phase, module, forward
 
+    def knows(self, node: int) -> bool:
+        """Whether the autograd node of this number belongs to a forward op that was seen."""
+        return node in self._forward_of
+
     @property
     def current_module(self) -> str:
         """Module whose forward runs now, "" when none does."""

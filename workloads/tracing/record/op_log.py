@@ -21,6 +21,7 @@ from simcore.graph.ops import OpKind
 from workloads.tracing.fake import known_values, streams
 from workloads.tracing.fake.aten_ops import dtype_name, shapes_json
 from workloads.tracing.fake.storages import StorageRecord, StorageTable, extent
+from workloads.tracing.record.backward_streams import BackwardStreams
 from workloads.tracing.record.captured import CapturedGraph, CapturedOp
 from workloads.tracing.record.labels import Labels
 from workloads.tracing.record.recording import Free, RawOp, RecordedSegment, Recording
@@ -102,6 +103,7 @@ class OpLog:
         self.result = Recording()
         self.labels = Labels(regions_have_backward=whole_life)
         self.order = StreamWaits()
+        self.backward_streams = BackwardStreams(self)
         self.capture: CapturedGraph | None = None
         self._whole_life = whole_life
         self._storages = StorageTable(self._storage_died, whole_life=whole_life)
@@ -197,6 +199,8 @@ class OpLog:
         found_phase, found_module, forward = self.labels.where(index if kind is OpKind.COMPUTE else -1)
         module = found_module if module is None else module
         data, alloc_bytes = self._touch(index, inputs, outputs)
+        if self.backward_streams.running:
+            waits = (*waits, *data)
         layer = _LAYER.search(module)
         # What a product is added to may have more bits than its factors.
         typed = inputs[1:] if name.startswith(("aten::addmm", "aten::baddbmm")) else inputs or outputs

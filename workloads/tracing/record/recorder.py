@@ -90,7 +90,7 @@ class Recorder(OpLog, TorchDispatchMode):
         """Leave the program alone."""
         self.labels.remove()
         storages.on_resize = host_values.on_host_read = host_tensors.mode = None
-        streams.listener = kernels.listener = cuda_graphs.listener = None
+        streams.listener = kernels.listener = cuda_graphs.listener = streams.on_ask = None
         cuda.fused_region = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -253,7 +253,11 @@ class Recorder(OpLog, TorchDispatchMode):
                 cost = operator.cost(*args, **kwargs)
                 name, flops, traffic = cost.kernel or name, cost.flops, _traffic(cost, *traffic)
                 op_class = cost.op_class or classify(name)
-        stream = streams.current_stream().stream_id
+        current = streams.current_stream()
+        stream = current.stream_id
+        beside = stream != streams.DEFAULT_STREAM and torch.is_grad_enabled()
+        if beside and any(one.requires_grad for one in device_inputs):
+            self.backward_streams.note(current)
         self.append(
             name,
             kind,
