@@ -36,13 +36,21 @@ testing._get_command = functools.cache(testing._get_command)
 #: the end (``scripts/test`` keeps the order).
 LONGEST = (
     "tests/tracing/test_short_runs.py",
-    "tests/fuzz/test_fuzz.py",
-    "tests/engine/test_same_results.py",
     "tests/apps/interface/test_examples.py",
+    "tests/tracing/test_every_rank.py",
+    "tests/tracing/test_classes_and_extension.py",
+    "tests/fuzz/test_fuzz.py",
     "tests/tracing/test_pipelines.py",
+    "tests/apps/run/test_memory_only.py",
     "tests/chaos/test_chaos.py",
+    "tests/engine/test_same_results.py",
     "tests/edits/test_recorded_truth.py",
-    "tests/tracing/test_troubled_scripts.py",
+    "tests/symmetry/test_fold.py",
+    "tests/tracing/test_habits.py",
+    "tests/tracing/test_idioms.py",
+    "tests/tracing/test_fake_device.py",
+    "tests/planning/test_polish.py",
+    "tests/planning/test_search.py",
 )
 
 

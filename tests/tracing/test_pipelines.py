@@ -24,7 +24,7 @@ from workloads.tracing.record.assemble import RankTrace
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = SCRIPTS / "pipeline.py"
 RANKS = {
-    "gpipe": 3,
+    "gpipe": 2,
     "1f1b": 3,
     "interleaved": 2,
     "zbv": 2,
