@@ -69,6 +69,15 @@ def test_memory_that_ranks_share_outlives_who_made_it(pool: WorkerPool, tmp_path
         SharedMemory(name)
 
 
+def test_who_waits_for_a_file_finds_it_once_it_is_gone(pool: WorkerPool, tmp_path: Path) -> None:
+    (tmp_path / "mail").mkdir()
+    job = ScriptJob(SCRIPT.with_stem("own_kernels"), ("signalled", str(tmp_path)), world_size=2, hang_s=5)
+    rounds = Rounds(pool, lambda _: job, tmp_path / "mail")
+    for rank in (0, 1):
+        rounds.run([rank])
+    assert {0, 1} == set(rounds.seen) and not (tmp_path / "ready").exists()
+
+
 def test_ranks_send_as_many_bytes_as_the_longest_object_has(pool: WorkerPool, tmp_path: Path) -> None:
     job = ScriptJob(SCRIPT.with_stem("own_kernels"), ("described",), world_size=2)
     rounds = Rounds(pool, lambda _: job, tmp_path)

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import tempfile
+import time
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -187,6 +188,25 @@ def shared(model):
     memory.close()
     if rank == 0:  # as classes of programs do, too
         shared_memory._posixshmem.shm_unlink(memory._name)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def signalled(model):
+    """The first rank tells the others by a file in a folder that they may go on, and removes both."""
+    dist.init_process_group("nccl")
+    signal = Path(sys.argv[2]) / "ready" / "now"
+    if dist.get_rank() == 0:
+        signal.parent.mkdir()
+        signal.touch()
+    while not (signal.exists() and signal.parent.is_dir() and signal.is_file()):
+        time.sleep(0.01)
+    assert not (signal.parent / "later").exists()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(signal.parent)
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1)
     for _ in range(3):
         model(torch.zeros(2, 4, device="cuda")).sum().backward()
         optimizer.step()

@@ -168,6 +168,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     """
     from workloads.tracing.drive import doubts, failures
     from workloads.tracing.fake import (
+        gone_files,
         host_values,
         object_exchange,
         peers,
@@ -204,7 +205,8 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")
-            saved_files.shelf, shared_segments.folder = object_exchange.mailbox, mail
+            saved_files.shelf = object_exchange.mailbox
+            shared_segments.folder = gone_files.folder = mail
     threads.modes = (_fake_mode, recorder)
     gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:

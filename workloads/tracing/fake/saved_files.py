@@ -25,7 +25,7 @@ import torch
 import torch.hub
 from torch.nn.modules.module import _IncompatibleKeys
 
-from workloads.tracing.fake import checkpoints, late_files
+from workloads.tracing.fake import checkpoints, gone_files, late_files
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.outside_world import NetworkCallError
 
@@ -115,10 +115,11 @@ def install() -> None:
     # Under a fake mode torch leaves values out.
     torch.save = _saving(without_modes(torch.save))
     torch.load = _loading(without_modes(torch.load))
-    os.stat = _stat(os.stat)
-    os.replace = _moving(os.replace)
-    os.rename = _moving(os.rename)
-    os.remove = os.unlink = _removing(os.remove)
+    os.stat = _stat(gone_files.looking(os.stat))
+    os.replace = _moving(gone_files.removing(os.replace))
+    os.rename = _moving(gone_files.removing(os.rename))
+    os.remove = os.unlink = _removing(gone_files.removing(os.remove))
+    os.rmdir = gone_files.removing(os.rmdir)
     os.chmod, os.utime = _unless_held(os.chmod), _unless_held(os.utime)
     builtins.open = io.open = _opening(builtins.open)
     shutil.copyfile = _copying(shutil.copyfile)
