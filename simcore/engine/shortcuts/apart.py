@@ -124,7 +124,24 @@ class Lab:
         self.execution = execution
         self._communicators = communicators
         self._tapes = tapes
+        self._gpus: dict[tuple[int, float, int], Gpu] = {}
         self._bound: dict[tuple[Cell, Signature], tuple[Bound, dict[int, int]]] = {}
+
+    def gpu(self, like: Gpu) -> Gpu:
+        """One like another, the same for each cell: a GPU and its SMs are a circle, which would be kept until
+        somebody looks for garbage.
+        """
+        key = like.num_sms, like.hbm_bytes_per_s, like.fence_ps
+        found = self._gpus.get(key)
+        if found is None:
+            found = self._gpus[key] = Gpu(
+                self.clock, self.network, num_sms=like.num_sms, hbm_bytes_per_s=like.hbm_bytes_per_s,
+                execution=self.execution, fence_ps=like.fence_ps,
+            )  # fmt: skip
+        assert not found.executions
+        assert not found.sms.put_queue
+        found.sms.held_for.clear()
+        return found
 
     def bound(self, rank: Rank, signature: Signature, cell: Cell) -> tuple[Bound, dict[int, int]]:
         """How calls are carried out here, as ``rank`` or another one with its ``signature`` does; and by the
@@ -165,10 +182,7 @@ class Playing:
         clock.now, self._before = 0, clock.num_events
         self._cell = cell
         self._sizes = [len(stream) for stream in cell.items]
-        gpu = self.gpu = Gpu(
-            clock, lab.network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
-            execution=lab.execution, fence_ps=rank.gpu.fence_ps,
-        )  # fmt: skip
+        gpu = self.gpu = lab.gpu(rank.gpu)
         self.flows = outside(gpu, share)
         bound, self._number_of = lab.bound(rank, signature, cell)
         self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound, 0 if cell.is_late else LONG_AGO)

@@ -146,14 +146,18 @@ class CellBook:
 
     def forget(self) -> None:
         """Nothing is played any more."""
+        self._forget()
         self._courses.clear()
         self._labs.clear()
         self._tapes.clear()
         self._hits.forget()
 
     def _forget(self) -> None:
-        """Courses with changes."""
-        for course in self._courses.values():
+        """Courses with changes: each and the one before it are a circle, which nobody looks for meanwhile."""
+        courses = list(self._courses.values())
+        while courses:
+            course = courses.pop()
+            courses += course.later.values()
             course.later.clear()
         self._num_courses = 0
 
