@@ -19,9 +19,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from masks import blocks, mask_for_every_query
 from torch import nn
 from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
-from torch.nn.attention.flex_attention import create_block_mask
 
 FOLDER = Path(sys.argv[1])
 
@@ -182,18 +182,13 @@ def sounded_again(one):
     return torch.istft(torch.stft(one, 8, return_complex=True, window=window), 8, window=window).shape
 
 
-def blocks(mask, device):
-    """How many blocks of keys each block of queries sees in part, and whole."""
-    found = create_block_mask(mask, 2, None, 300, 300, device, BLOCK_SIZE=64)
-    return found.kv_num_blocks.tolist(), found.full_kv_num_blocks.tolist()
-
-
 def idioms(rank, ranks, device, gloo, store):
     """Name -> what it gives, as plain Python."""
     t, dev = torch.tensor, (lambda *data, **options: torch.tensor(*data, device=device, **options))
     layer = seeded(lambda: nn.Linear(3, 2))
     batch = {"ids": torch.arange(6).view(2, 3), "mask": torch.ones(2, 3, dtype=torch.bool)}
     return {
+        "a mask for every query": lambda: [mask_for_every_query(device, text) for text in (0, 1)],
         # formatting
         "format": lambda: f"{t(2.5):.4f} {t(3)} {dev(0.125):.2e}",
         "percent": lambda: "%d of %.1f" % (t(7), dev(2.0)),  # noqa: UP031

@@ -25,14 +25,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from workloads.tracing.fake import gpu_kernels, recurrent, shapes_by_running, visible_devices
 from workloads.tracing.fake.known_values import (
     forget,
-    least,
-    presume,
-    presumed,
     rely_on,
     remember_value,
     values_of,
     was_too_large,
 )
+from workloads.tracing.fake.presumptions import least, presume, presumed
 from workloads.tracing.fake.true_counts import most_true
 from workloads.tracing.sites import asserted, is_asked_by
 

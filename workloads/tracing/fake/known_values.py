@@ -8,10 +8,7 @@ Note [Known values]
     once experts are chosen, since sizes follow from them.
     What is computed of larger ones is marked: a program that asks for it gets an answer that only looks like
     one of the model's.  A tensor that is written with what is not known forgets.
-
-    Comparisons with infinity and with itself (``isfinite``, ``isnan``) have one presumed answer for all
-    elements whatever the tensor holds: training is taken to stay finite.  Integers that a program clamps from
-    below are at least that.
+    Masks in floats, which follow from integers and single numbers alone, are followed as far as integers.
 """
 
 from __future__ import annotations
@@ -25,8 +22,10 @@ import torch
 from torch import empty, full
 from torch._subclasses.fake_tensor import FakeTensor
 
+from workloads.tracing.fake import presumptions
 from workloads.tracing.fake.aten_ops import AtenOp, is_on_device, tensors_in
-from workloads.tracing.fake.storages import storage_of
+from workloads.tracing.fake.constant_dims import Region, constant_dims, first_entries
+from workloads.tracing.fake.storages import is_whole, storage_of
 
 #: Elements up to which values are followed.
 MOST_FLOATS, MOST_INTEGERS = 1 << 12, 1 << 16
@@ -39,11 +38,13 @@ _MOST_ROUTED_FLOATS = 1 << 20
 _most_integers = MOST_INTEGERS
 
 _VALUES = "_simcore_values"
-_PRESUMED = "_simcore_presumed"
-_LEAST = "_simcore_least"
 _CHOICES = "_simcore_choices"
 #: Only for its size, or that of what it was computed from, is not known what it holds.
 _TOO_LARGE = "_simcore_too_large"
+#: What is known of it is the same along dimensions (``constant_dims``).
+_REGION = "_simcore_region"
+#: More floats than are followed otherwise, as they follow from integers.
+_OF_INTEGERS = "_simcore_of_integers"
 #: How many elements can be true (``true_counts``).
 MOST_TRUE = "_simcore_most_true"
 #: Operators whose values follow from shapes and numbers alone.
@@ -58,22 +59,14 @@ _MADE = frozenset(
 _FILLING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 _UNWRITTEN = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty"})
 _NEVER = frozenset({"aten::resize_", "aten::set_", "aten::record_stream"})
-#: Operators of truth values that give what they are given when that is the same everywhere.
-_KEEPING = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("all", "any", "mul", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "clone", "stack"),
-        *("cat", "_to_copy", "prod", "min", "max", "amin", "amax", "_is_all_true"),
-    )
-)
-_NEGATING = frozenset({"aten::logical_not", "aten::bitwise_not"})
 #: Operators of truth values that one such operand decides, whatever the other is.
 _DECIDED = {
     **dict.fromkeys(("aten::logical_or", "aten::bitwise_or", "aten::__or__"), True),
     **dict.fromkeys(("aten::logical_and", "aten::bitwise_and", "aten::__and__"), False),
 }
-_BOUNDING = frozenset({"aten::clamp", "aten::clamp_", "aten::clamp_min", "aten::clamp_min_"})
-_PRESUMPTIONS = {"aten::isfinite": True, "aten::isnan": False, "aten::isinf": False, "aten::isclose": True}
+
+#: Operator and arguments.
+_Call = tuple[Any, AtenOp, Any, dict[str, Any]]
 
 
 @contextmanager
@@ -98,28 +91,16 @@ def values_of(tensor: Any) -> torch.Tensor | None:
         return None
     held: torch.UntypedStorage | None = getattr(storage_of(tensor), _VALUES, None)
     if held is None:
-        return None
+        region: Region | None = getattr(storage_of(tensor), _REGION, None)
+        if region is None or region.values.dtype != tensor.dtype:
+            return None
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            return region.part(tensor)
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         found = _on_host(0, tensor.dtype)
         found.set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
         found = found.conj() if tensor.is_conj() else found
         return torch._neg_view(found) if tensor.is_neg() else found
-
-
-def presumed(tensor: torch.Tensor) -> bool | None:
-    """The truth value that every element of ``tensor`` is presumed to have; None: no presumption."""
-    found: bool | None = getattr(storage_of(tensor), _PRESUMED, None)
-    return found
-
-
-def presume(tensor: torch.Tensor, answer: bool) -> None:
-    """Every element of ``tensor``, where not known, has this truth value."""
-    setattr(storage_of(tensor), _PRESUMED, answer)
-
-
-def least(tensor: torch.Tensor) -> int:
-    """What integers of ``tensor`` that are not known are at least, by what the program does; else 0."""
-    return int(getattr(storage_of(tensor), _LEAST, 0))
 
 
 def was_too_large(tensor: torch.Tensor) -> bool:
@@ -172,10 +153,12 @@ def forget(tensors: list[torch.Tensor]) -> None:
             found = getattr(storage_of(tensor), "__dict__", None)
             if found:
                 found.pop(_VALUES, None)
-                found.pop(_PRESUMED, None)
-                found.pop(_LEAST, None)
+                for mark in presumptions.MARKS:
+                    found.pop(mark, None)
                 found.pop(MOST_TRUE, None)
                 found.pop(_TOO_LARGE, None)
+                found.pop(_OF_INTEGERS, None)
+                found.pop(_REGION, None)
                 found.pop(_CHOICES, None)
 
 
@@ -210,13 +193,13 @@ class KnownValues:
             known = too_large = False
         else:
             tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
-            known = self._fold(func, operator, args, kwargs, tensors, outputs)
+            known = self._fold((func, operator, args, kwargs), tensors, outputs)
             # Only sizes may be why it is not known; asked before that is forgotten.
             too_large = not known and self._is_too_large(operator, tensors, outputs)
         if not known:
             if operator.writes:
                 forget(outputs)
-            _presume(operator.base, args, kwargs, outputs)
+            presumptions.of_results(operator.base, args, kwargs, outputs)
             for output in outputs if too_large else ():
                 if isinstance(output, FakeTensor) and output.layout is torch.strided:
                     setattr(storage_of(output), _TOO_LARGE, True)
@@ -228,7 +211,7 @@ class KnownValues:
         """Whether only sizes are why the result of a call that is given ``tensors`` is not known."""
         if operator.base in _MADE:
             tensors = []
-        elif operator.base in _FILLING and _is_whole(tensors[0]):
+        elif operator.base in _FILLING and is_whole(tensors[0]):
             tensors = tensors[1:]
         elif not tensors:
             return False
@@ -265,39 +248,73 @@ class KnownValues:
             remember_value(tensor, 0)
         return known
 
-    def _fold(
-        self,
-        func: Any,
-        operator: AtenOp,
-        args: Any,
-        kwargs: dict[str, Any],
-        tensors: list[torch.Tensor],
-        outputs: list[torch.Tensor],
-    ) -> bool:
+    def _fold(self, call: _Call, tensors: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
+        _, operator, _, _ = call
         if operator.base in _FILLING and outputs and self.fits(outputs[0]):
             _give_memory(outputs[0])
-        inputs = self._all_known(tensors)
-        if (not inputs and operator.base not in _MADE) or not outputs or not all(map(self.fits, outputs)):
+        inputs, of_integers = self._all_known(tensors), all(map(_is_of_integers, tensors)) and bool(tensors)
+        if not inputs and operator.base not in _MADE:
+            return self._fold_along(call, tensors, outputs)
+        if not outputs:
             return False
-        real = _computed(func, operator, args, kwargs)
+        large = [one for one in outputs if not self.fits(one)]
+        if large and not (of_integers and all(map(self._fits_as_integers, large))):
+            return self._fold_along(call, tensors, outputs)
+        if operator.writes and not all(map(_leaves_known, outputs)):
+            return False
+        real = _computed(*call)
         if real is None:
             return False
         if not operator.writes:
             attach(outputs, real)
+        for output in large:
+            setattr(storage_of(output), _OF_INTEGERS, True)
         if self.routed:
             made = {number: tell for one in inputs for number, tell in _choices(one).items()}
             for output in outputs if made else ():
                 setattr(storage_of(output), _CHOICES, made)
         return True
 
+    def _fold_along(self, call: _Call, tensors: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
+        """As :meth:`_fold`, of tensors too large for it: see Note [Constant dimensions]."""
+        if len(outputs) != 1 or not tensors or not all(map(_is_known, tensors)):
+            return False
+        func, operator, args, kwargs = call
+        each = torch.Tag.pointwise in getattr(func, "tags", ()) or operator.base == "aten::_to_copy"
+        if not each or operator.writes or not is_whole(outputs[0]):
+            return False
+        (output,) = outputs
+        most = max(_most_integers, MOST_FLOATS) if all(map(_is_of_integers, tensors)) else MOST_FLOATS
+        with torch._C._DisableTorchDispatch():
+            given, named = _real(args), _real_named(kwargs)
+            dims = constant_dims(output.shape, tensors_in(list(named.values()), tensors_in(given, [])))
+            shape = [1 if at - output.dim() in dims else size for at, size in enumerate(output.shape)]
+            if not dims or math.prod(shape) > most:
+                return False
+            given, named = first_entries(given, dims), first_entries(named, dims)
+        real = _computed(func, operator, given, named)
+        if not isinstance(real, torch.Tensor) or list(real.shape) != shape:
+            return False
+        setattr(storage_of(output), _REGION, Region.of(output, real))
+        if most > MOST_FLOATS:
+            setattr(storage_of(output), _OF_INTEGERS, True)
+        return True
+
     def _all_known(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """``tensors`` when all are known and small, else none."""
-        return tensors if all(self.fits(one) and _is_known(one) for one in tensors) else ()
+        for one in tensors:
+            large = not self.fits(one) and not (_is_of_integers(one) and self._fits_as_integers(one))
+            if large or not _is_known(one):
+                return ()
+        return tensors
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is small enough for its values to be followed."""
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return tensor.numel() <= (_MOST_ROUTED_FLOATS if self.routed else MOST_FLOATS)
+        return self._fits_as_integers(tensor)
+
+    def _fits_as_integers(self, tensor: torch.Tensor) -> bool:
         return tensor.numel() <= max(_most_integers, _MOST_ROUTED if self.routed else 0)
 
 
@@ -325,18 +342,34 @@ def _on_host(shape: Any, dtype: torch.dtype) -> torch.Tensor:
 def _is_known(tensor: torch.Tensor) -> bool:
     if not isinstance(tensor, FakeTensor):
         return tensor.device.type == "cpu"
-    return tensor.layout is torch.strided and hasattr(storage_of(tensor), _VALUES)
+    if tensor.layout is not torch.strided:
+        return False
+    storage = storage_of(tensor)
+    return hasattr(storage, _VALUES) or (hasattr(storage, _REGION) and values_of(tensor) is not None)
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is all of its storage."""
-    num_bytes = tensor.numel() * tensor.element_size()
-    return tensor.layout is torch.strided and 0 < num_bytes == storage_of(tensor).nbytes()
+def _leaves_known(written: torch.Tensor) -> bool:
+    """Whether what is about to be written can be known; of a region, that alone stays so."""
+    storage = storage_of(written)
+    region: Region | None = getattr(storage, _REGION, None)
+    with torch._C._DisableTorchDispatch():
+        left = None if region is None else region.at(written)
+    if left is not None:
+        setattr(storage, _REGION, left)
+    return region is None or left is not None or hasattr(storage, _VALUES)
+
+
+def _is_of_integers(tensor: torch.Tensor) -> bool:
+    """Whether values follow from integers, truth values and single numbers alone (masks, in floats, too)."""
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) or tensor.numel() == 1:
+        return True
+    strided = isinstance(tensor, FakeTensor) and tensor.layout is torch.strided
+    return strided and hasattr(storage_of(tensor), _OF_INTEGERS)
 
 
 def _give_memory(tensor: torch.Tensor) -> None:
     """A tensor that is written whole, and is all of its storage, can be known whatever it held before."""
-    if isinstance(tensor, FakeTensor) and not _is_known(tensor) and _is_whole(tensor):
+    if isinstance(tensor, FakeTensor) and not _is_known(tensor) and is_whole(tensor):
         with torch._C._DisableTorchDispatch():
             setattr(storage_of(tensor), _VALUES, _on_host(tensor.numel(), tensor.dtype).untyped_storage())
 
@@ -351,36 +384,6 @@ def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) ->
                 return None
             real = func(_real(args[0]).float(), *args[1:], **kwargs).to(args[0].dtype)
     return real if tensors_in(real, []) or operator.writes else None
-
-
-def _presume(base: str, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> None:
-    """Remember what is presumed of truth values, and bounds of integers (Note [Known values])."""
-    if len(outputs) != 1 or not isinstance(outputs[0], FakeTensor) or outputs[0].layout is not torch.strided:
-        return
-    if base in _BOUNDING and not outputs[0].dtype.is_floating_point:
-        bound = kwargs.get("min", args[1] if len(args) > 1 else None)
-        if isinstance(bound, int):
-            setattr(storage_of(outputs[0]), _LEAST, bound)
-    answer = _PRESUMPTIONS.get(base)
-    if base in ("aten::eq", "aten::ne") and len(args) == 2:
-        infinite = isinstance(args[1], float) and math.isinf(args[1])
-        if args[0] is args[1] or _are_copies(*args):
-            answer = base == "aten::eq"
-        elif infinite:
-            answer = base == "aten::ne"
-    elif base in _KEEPING or base in _NEGATING:
-        given = {presumed(one) for one in tensors_in(args, []) if isinstance(one, FakeTensor)}
-        if len(given) == 1:
-            (answer,) = given
-            answer = not answer if answer is not None and base in _NEGATING else answer
-    if answer is not None:
-        presume(outputs[0], answer)
-
-
-def _are_copies(one: Any, other: Any) -> bool:
-    """Whole tensors of floats are compared to see that they are the same, on other ranks, say."""
-    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-    return tensors and one.is_floating_point() and one.dtype == other.dtype and one.shape == other.shape
 
 
 def _real(value: Any) -> Any:

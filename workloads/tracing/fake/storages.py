@@ -203,6 +203,12 @@ class StorageTable:
         self._on_death(record)
 
 
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that has elements is all of its storage."""
+    num_bytes = tensor.numel() * tensor.element_size()
+    return tensor.layout is torch.strided and 0 < num_bytes == storage_of(tensor).nbytes()
+
+
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Bytes of its storage that a tensor spans, ``[low, high)``."""
     size = tensor.element_size()
