@@ -215,11 +215,12 @@ def vocabulary():
     from flash_attn.losses.cross_entropy import CrossEntropyLoss
     from flash_attn.modules.embedding import ParallelGPT2Embeddings
     from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
+    from transformer_engine.pytorch import LayerNormMLP
 
     dist.init_process_group("nccl")
     loss_of = CrossEntropyLoss(process_group=dist.group.WORLD)
     head = nn.Linear(32, 10, device="cuda", dtype=torch.bfloat16)
-    assert not isinstance(head, ParallelGPT2Embeddings)
+    assert not isinstance(head, ParallelGPT2Embeddings | LayerNormMLP)
     qkv = nn.Parameter(torch.zeros(1, 6, 3, 4, 8, device="cuda", dtype=torch.bfloat16))
     optimizer = torch.optim.SGD([*head.parameters(), qkv], lr=0.1)
     weight, bias = fused_dense_lib.linear_bias_wgrad(qkv[0, :, 0, 0], qkv[0, :, 0].flatten(1), True)

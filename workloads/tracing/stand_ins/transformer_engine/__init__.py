@@ -41,6 +41,10 @@ _BASE = {
 _MODULES_OF_LAYERS = {
     "Linear": modules.EngineLinear,
     **_named(modules.LayerNormLinear, modules.GroupedLinear, modules.LayerNorm, modules.RMSNorm),
+    **{
+        name: absent(name, torch.nn.Module)
+        for name in ("LayerNormMLP", "MultiheadAttention", "TransformerLayer")
+    },
 }
 _FP8 = {
     "FP8GlobalStateManager": quantisation.FP8GlobalStateManager,
