@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simcore.errors import InputError
-from simcore.graph import Graph
+from simcore.graph import Graph, OpKind
 from tests.tracing.small_jobs import rows
 from tests.tracing.test_habits import flops, names, trace
 from workloads.tracing.drive.doubts import doubts
@@ -19,7 +19,9 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import TraceReport
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in
-from workloads.tracing.record.tokens import TokensOfStep, own_tokens, tokens_of_step
+from workloads.tracing.record.assemble import RankTrace
+from workloads.tracing.record.recording import COLUMNS, KIND, PHASE
+from workloads.tracing.record.tokens import TokensOfStep, copied_from_host, own_tokens, tokens_of_step
 
 
 def test_sparse_gradients_are_rows_of_a_table(pool: WorkerPool, tmp_path: Path) -> None:
@@ -71,6 +73,13 @@ def test_a_vocabulary_in_parts_and_attention_as_a_module(pool: WorkerPool, tmp_p
     assert calls == [("fwd", "all_gather", 2 * 6 * 4), ("fwd", "all_reduce", 6 * 4)]
     products, scores = 2 * 6 * 32 * 10, 4 * 8 * 2 * 2  # 4 heads of 8, two products of 2 flops a score
     assert flops(found, "fwd") == products + scores * (6 * 6 + 2 * 2 + 4 * 4)
+
+
+def test_copies_that_name_no_tensor_are_no_batches() -> None:
+    row: list[object] = ["" for _ in COLUMNS]
+    row[KIND], row[PHASE] = OpKind.MEMCPY, "fwd"
+    program = SimpleNamespace(templates={"": SimpleNamespace(rows=[row])})
+    assert copied_from_host(cast("RankTrace", SimpleNamespace(program=program))) == {}
 
 
 def test_products_of_16_bits_are_added_to_32(pool: WorkerPool, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _attended(program: CutProgram) -> set[tuple[int, ...]]:
         for row in template.rows:
             if any(word in str(row[column]) for word in _ATTENDS for column in (NAME, OP_CLASS)):
                 is_loss = "log_softmax" in str(row[NAME])
-                found[is_loss].add(tuple(json.loads(str(row[IN_SHAPES]))[0]))
+                found[is_loss].add(tuple(json.loads(str(row[IN_SHAPES]) or "[[]]")[0]))
     return found[False] or found[True]
 
 
@@ -146,7 +146,7 @@ def copied_from_host(trace: RankTrace) -> dict[tuple[str, int], frozenset[tuple[
     for template in trace.program.templates.values():
         for row in template.rows:
             if row[KIND] == OpKind.MEMCPY and row[PHASE] == "fwd" and not row[IN_SHAPES]:
-                for shape in map(tuple, json.loads(str(row[OUT_SHAPES]))):
+                for shape in map(tuple, json.loads(str(row[OUT_SHAPES]) or "[]")):
                     flat = len(shape) < 2 and str(row[DTYPE]).startswith(("float", "bfloat"))
                     if math.prod(shape) > 1 and not flat:
                         found.setdefault((str(row[DTYPE]), len(shape)), set()).add(shape)
