@@ -44,9 +44,14 @@ class _Asking(ast.NodeTransformer):
         return node
 
 
+def _compares(source: bytes) -> bool:
+    """Whether code that knows of torch may compare types; most files are told by their words alone."""
+    return b"torch" in source and b"type(" in source and _COMPARED.search(source) is not None
+
+
 def _compiled(source: Any, path: Any, *how: Any, **named: Any) -> Any:
     """As ``compile``, of a whole file."""
-    if isinstance(source, bytes) and _COMPARED.search(source):
+    if isinstance(source, bytes) and _compares(source):
         source = _Asking().visit(ast.parse(source, path))
     return compile(source, path, *how, **named)
 
@@ -62,7 +67,7 @@ def install() -> None:
         path = self.get_filename(fullname)
         if owner(path) not in ("torch", "python", "simcore"):
             source = self.get_data(path)
-            if _COMPARED.search(source):
+            if _compares(source):
                 code: CodeType = _compiled(source, path, "exec", dont_inherit=True)
                 return code
         found: CodeType | None = get_code(self, fullname)
