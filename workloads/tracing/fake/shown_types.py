@@ -22,6 +22,7 @@ from workloads.tracing.sites import owner
 
 _NAME = "__simcore_type__"
 _COMPARED = re.compile(rb"\btype\([^\n]*\)[^\n]*(?:==|!=|\bis\b|\bin\b)|(?:==|!=|\bis\b)[^\n]*\btype\(")
+_WITH_EACH_OTHER = re.compile(rb"\btype\([^\n]*(?:==|!=|\bis|\bis not)\s*type\(")
 
 
 def shown_type(value: Any) -> type:
@@ -45,8 +46,14 @@ class _Asking(ast.NodeTransformer):
 
 
 def _compares(source: bytes) -> bool:
-    """Whether code that knows of torch may compare types; most files are told by their words alone."""
-    return b"torch" in source and b"type(" in source and _COMPARED.search(source) is not None
+    """Whether code may compare types of tensors, with each other or with one that it names; most files are
+    told by their words alone.
+    """
+    return (
+        b"type(" in source
+        and _COMPARED.search(source) is not None
+        and (b"torch" in source or b"Tensor" in source or _WITH_EACH_OTHER.search(source) is not None)
+    )
 
 
 def _compiled(source: Any, path: Any, *how: Any, **named: Any) -> Any:
