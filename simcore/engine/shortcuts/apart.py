@@ -57,6 +57,14 @@ class Disturbance(NamedTuple):
     desired: float = 0.0
 
 
+class GpuKind(NamedTuple):
+    """SMs, bytes/s of HBM, and what each kernel waits while data moves."""
+
+    num_sms: int
+    hbm_bytes_per_s: float
+    fence_ps: int
+
+
 LONG_AGO: Final = -(1 << 60)  # ps: when everything in a cell was launched
 
 
@@ -124,20 +132,17 @@ class Lab:
         self.execution = execution
         self._communicators = communicators
         self._tapes = tapes
-        self._gpus: dict[tuple[int, float, int], Gpu] = {}
+        self._gpus: dict[GpuKind, Gpu] = {}
         self._bound: dict[tuple[Cell, Signature], tuple[Bound, dict[int, int]]] = {}
 
     def gpu(self, like: Gpu) -> Gpu:
         """One like another, the same for each cell: a GPU and its SMs are a circle, which would be kept until
         somebody looks for garbage.
         """
-        key = like.num_sms, like.hbm_bytes_per_s, like.fence_ps
-        found = self._gpus.get(key)
+        kind = kind_of(like)
+        found = self._gpus.get(kind)
         if found is None:
-            found = self._gpus[key] = Gpu(
-                self.clock, self.network, num_sms=like.num_sms, hbm_bytes_per_s=like.hbm_bytes_per_s,
-                execution=self.execution, fence_ps=like.fence_ps,
-            )  # fmt: skip
+            found = self._gpus[kind] = gpu_of(kind, self.clock, self.network, self.execution)
         assert not found.executions
         assert not found.sms.put_queue
         found.sms.held_for.clear()
@@ -320,6 +325,16 @@ def _tape_of(tape: Tape, cell: Cell) -> Tape:
         segments=(),
         order=np.zeros(sum(sizes), dtype=np.int64),
     )
+
+
+def kind_of(gpu: Gpu) -> GpuKind:
+    """What cells that are played apart ask of a GPU."""
+    return GpuKind(gpu.num_sms, gpu.hbm_bytes_per_s, gpu.fence_ps)
+
+
+def gpu_of(kind: GpuKind, clock: Clock, network: Apart, execution: Executed) -> Gpu:
+    """One that nobody uses."""
+    return Gpu(clock, network, execution=execution, **kind._asdict())
 
 
 def outside(gpu: Gpu, share: Share) -> list[Flow]:

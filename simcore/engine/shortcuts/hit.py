@@ -29,7 +29,10 @@ from simcore.engine.shortcuts.apart import (
     Disturbance,
     DisturbedError,
     Executed,
+    GpuKind,
     Share,
+    gpu_of,
+    kind_of,
     make,
     outside,
     times_of,
@@ -65,7 +68,7 @@ class Hits:
         self._network = Apart(Clock(), bytes_per_s)
         self._execution = execution
         self._places: dict[Cell, tuple[_Laid, ...]] = {}
-        self._gpus: dict[tuple[int, float, int], Gpu] = {}
+        self._gpus: dict[GpuKind, Gpu] = {}
         self.num_events = 0
 
     def forget(self) -> None:
@@ -150,8 +153,8 @@ class Hits:
 
         Errors: DisturbedError where others are concerned.
         """
-        kind = rank.gpu.num_sms, rank.gpu.hbm_bytes_per_s, rank.gpu.fence_ps
-        gpu = self._gpus.pop(kind, None) or self._new_gpu(rank.gpu)
+        kind = kind_of(rank.gpu)
+        gpu = self._gpus.pop(kind, None) or gpu_of(kind, Clock(), self._network, self._execution)
         clock = gpu.clock
         of_others = outside(gpu, share)
         own: list[Flow] = []
@@ -186,13 +189,6 @@ class Hits:
         if not execution.come():
             raise DisturbedError
         self.num_events += 1
-
-    def _new_gpu(self, gpu: Gpu) -> Gpu:
-        """One like ``gpu`` that nobody uses."""
-        return Gpu(
-            Clock(), self._network, num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s,
-            execution=self._execution, fence_ps=gpu.fence_ps,
-        )  # fmt: skip
 
 
 def _last(to_come: Sequence[int], spans: tuple[Sequence[int], Sequence[int]]) -> int | None:
