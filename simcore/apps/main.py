@@ -1,43 +1,65 @@
-"""The console script ``simcore``: the same commands as ``scripts/``."""
+"""The console script ``simcore``: the same commands as ``scripts/``, each imported when it is asked for."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import UserDict
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from simcore import __version__
-from simcore.apps.bench.command import app as bench
-from simcore.apps.diagnose.command import diagnose
 from simcore.apps.errors import as_app
-from simcore.apps.fit.command import calibrate
-from simcore.apps.fit.profile.command import profile_gpu
-from simcore.apps.plan.command import plan
 from simcore.apps.process import collect_as_usual
-from simcore.apps.replay.command import replay
-from simcore.apps.run.finished import compare, export_chakra, report
-from simcore.apps.run.names import list_names
-from simcore.apps.run.run_sim import run_sim
-from simcore.apps.studies.bandwidth import bandwidth_study
-from simcore.apps.studies.codesign import codesign
-from simcore.apps.studies.command import fidelity_study
-from simcore.apps.studies.contention.command import contention_study
-from simcore.apps.studies.forecast import forecast
-from simcore.apps.sweep.command import sweep
-from simcore.apps.validate.command import validate
 
-app = typer.Typer(
-    name="simcore",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-for command in (
-    run_sim, plan, sweep, report, compare, replay, diagnose, export_chakra, validate, calibrate,
-    fidelity_study, contention_study, bandwidth_study, codesign, forecast, profile_gpu,
-):  # fmt: skip
-    app.command()(command)
-app.command("list")(list_names)
-app.add_typer(bench, name="bench")
+#: Where each command, or app of several, is.
+PLACES = {
+    "run-sim": "run.run_sim:run_sim",
+    "plan": "plan.command:plan",
+    "sweep": "sweep.command:sweep",
+    "report": "run.finished:report",
+    "compare": "run.finished:compare",
+    "replay": "replay.command:replay",
+    "diagnose": "diagnose.command:diagnose",
+    "export-chakra": "run.finished:export_chakra",
+    "validate": "validate.command:validate",
+    "calibrate": "fit.command:calibrate",
+    "fidelity-study": "studies.command:fidelity_study",
+    "contention-study": "studies.contention.command:contention_study",
+    "bandwidth-study": "studies.bandwidth:bandwidth_study",
+    "codesign": "studies.codesign:codesign",
+    "forecast": "studies.forecast:forecast",
+    "profile-gpu": "fit.profile.command:profile_gpu",
+    "list": "run.names:list_names",
+    "trace-workload": "main:tracing",
+    "bench": "bench.command:app",
+}
+
+
+class _Commands(UserDict[str, Any]):
+    """Commands by name, of places at first; to import all takes as long as a small job."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            module, _, of = found.partition(":")
+            found = typer.main.get_command(as_app(getattr(import_module(f"simcore.apps.{module}"), of)))
+            found.name = name
+            self[name] = found
+        return found
+
+
+class _Group(TyperGroup):
+    """All commands."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Commands(PLACES)
+
+
+app = typer.Typer(name="simcore", cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
+tracing = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def _say_version(asked: bool) -> None:
@@ -56,16 +78,13 @@ def simcore(
 
 
 # Reads its own arguments, --help included, and is imported when it is called: it needs torch.
-@app.command(
+@tracing.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     add_help_option=False,
 )
 def trace_workload(context: typer.Context) -> None:
     """Trace a training program without a GPU and write its execution graph."""
-    from workloads.tracing.drive.cli import app as tracing
+    from workloads.tracing.drive.cli import app as program
 
     collect_as_usual()  # tensors
-    as_app(tracing)(context.args, prog_name="simcore trace-workload")
-
-
-as_app(app)
+    as_app(program)(context.args, prog_name="simcore trace-workload")
