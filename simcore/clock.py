@@ -200,7 +200,8 @@ class Movable(Signal):
         number = self._due_entry = next(clock._numbers)
         self.due_ps = time_ps
         if self._queued_entry == _NO_ENTRY or time_ps < self._queued_ps:
-            self._queue(number)
+            self._queued_entry, self._queued_ps = number, time_ps
+            heappush(clock.agenda, (time_ps, NORMAL, number, self._woken))
 
     def unset(self) -> None:
         """Do not become due until set again."""
@@ -219,10 +220,6 @@ class Movable(Signal):
         self.due()
         return True
 
-    def _queue(self, number: int) -> None:
-        self._queued_entry, self._queued_ps = number, self.due_ps
-        heappush(self.env.agenda, (self.due_ps, NORMAL, number, self._woken))
-
     def _woken(self, number: int) -> None:
         if number != self._queued_entry:
             return
@@ -231,4 +228,5 @@ class Movable(Signal):
             self._due_entry = _NO_ENTRY
             self.due()
         elif self._due_entry != _NO_ENTRY:  # moved back since: its turn is that of the latest set
-            self._queue(self._due_entry)
+            self._queued_entry, self._queued_ps = self._due_entry, self.due_ps
+            heappush(self.env.agenda, (self.due_ps, NORMAL, self._due_entry, self._woken))

@@ -18,6 +18,7 @@ Concurrent compute kernels take SMs in order of arrival, later ones the leftover
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -70,12 +71,12 @@ class Sleeper(Protocol):
 
 
 class Hold(base.Put["SmPool"]):
-    """A request for SMs; happens when they are granted.  As a context manager it gives them back."""
+    """A request for SMs; happens when they are ``granted``.  As a context manager it gives them back."""
 
-    def __init__(self, pool: SmPool, num_sms: int, purpose: str) -> None:
+    def __init__(self, pool: SmPool, num_sms: int, purpose: str, *, granted: bool = False) -> None:
         self.num_sms = num_sms
         self.purpose = purpose
-        if pool.put_queue or not pool.take(num_sms, purpose):
+        if not granted:
             super().__init__(pool)
             return
         Event.__init__(self, pool.clock)  # there is nothing to wait for, and nobody to be told
@@ -112,7 +113,7 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         self._gpu = gpu
         self.num_sms = num_sms
         self.held = 0
-        self.held_for: dict[str, int] = {}  # SMs held, by purpose
+        self.held_for: dict[str, int] = defaultdict(int)  # SMs held, by purpose
 
     def hold(self, num_sms: int, purpose: str = "") -> Hold:
         """Ask for ``num_sms`` SMs, exclusively; ``purpose`` is the collective that wants them.
@@ -121,24 +122,35 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         """
         if not 0 <= num_sms <= self.num_sms:
             raise InputError(f"a kernel cannot hold {num_sms} of {self.num_sms} SMs")
+        return self.ask(num_sms, purpose) or Hold(self, num_sms, purpose, granted=True)
+
+    def ask(self, num_sms: int, purpose: str) -> Hold | None:
+        """Take so many SMs if they are free; who has to wait for them gets what happens then.
+
+        Both are given back by :meth:`release`.
+        """
         if self._gpu.sleeper is not None:
             self._gpu.sleeper.change(TAKEN, num_sms)
-        return Hold(self, num_sms, purpose)
+        if self.put_queue or not self.take(num_sms, purpose):
+            return Hold(self, num_sms, purpose)
+        return None
 
     def release(self, num_sms: int, purpose: str = "") -> None:
         """Give back SMs of a granted hold."""
         gpu = self._gpu
         if gpu.sleeper is not None:
             gpu.sleeper.change(GIVEN_BACK, num_sms)
-        if not gpu.executions:
+        is_busy = bool(gpu.executions)
+        if is_busy:
+            gpu.settle()
+        else:
             gpu.stale = False
-            self._count(-num_sms, purpose)
-            self.grant_waiting()
-            return
-        gpu.settle()
-        self._count(-num_sms, purpose)
-        self.grant_waiting()
-        gpu.rerate()
+        self.held -= num_sms
+        self.held_for[purpose] -= num_sms
+        if self.put_queue:
+            self._trigger_put(None)
+        if is_busy:
+            gpu.rerate()
 
     def grant_waiting(self) -> None:
         """Grant holds that wait, in order, as far as SMs are free."""
@@ -149,10 +161,6 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
     def waiting(self) -> int:
         """SMs that waiting holds ask for: blocks that retire leave them free."""
         return sum(hold.num_sms for hold in self.put_queue) if self.put_queue else 0
-
-    def _count(self, num_sms: int, purpose: str) -> None:
-        self.held += num_sms
-        self.held_for[purpose] = self.held_for.get(purpose, 0) + num_sms
 
     def _trigger_put(self, get_event: base.Get[SmPool] | None) -> None:  # noqa: ARG002
         # SimPy's own loop leaves a granted request in the queue while its process already runs on.
@@ -182,7 +190,8 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
             free -= gpu.sms_in_use()
         if num_sms > free:
             return False
-        self._count(num_sms, purpose)
+        self.held += num_sms
+        self.held_for[purpose] += num_sms
         if gpu.executions:
             gpu.rerate()
         return True
@@ -308,7 +317,8 @@ class Gpu:
         elif self.sleeper is not None:
             self.stale = True
         self.draws.pop(flow, None)
-        self._limited.pop(flow, None)
+        if self._limited:
+            self._limited.pop(flow, None)
 
     def refresh(self) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""

@@ -168,7 +168,8 @@ class Rank:
     # -- a stream --------------------------------------------------------------------------------
 
     def _stream(self, stream: int) -> Coroutine:
-        done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
+        done, base, gpu, clock, bound = self.done, self.host_base, self.gpu, self._clock, self._bound
+        sms = gpu.sms
         ready, start, end = self.records[stream]
         answered = self.player.streams if self.player is not None else (-1,)
         play = self.player.play if self.player is not None and answered[0] == stream else None
@@ -226,12 +227,14 @@ class Rank:
                 ready[here] = clock.now
                 if len(work.calls) == 1:
                     (call,), (sequence,) = work
-                    communicator, plan = self.bound(call)
+                    communicator, plan = bound.get(call) or self.bound(call)
                     channels = 0 if on_copy_engine else min(gpu.num_sms, plan.channels)
-                    with gpu.sms.hold(channels, plan.collective) as held:
+                    held = sms.ask(channels, plan.collective)
+                    if held is not None:
                         yield held
-                        meeting = communicator.arrive(call, sequence, plan, self.number, gpu)
-                        yield meeting
+                    meeting = communicator.arrive(call, sequence, plan, self.number, gpu)
+                    yield meeting
+                    sms.release(channels, plan.collective)
                     start[here] = meeting.start_ps
                     end[here] = meeting.end_ps
                 else:
@@ -297,14 +300,17 @@ class Rank:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""
         gpu = self.gpu
         bound = [self.bound(call) for call in work.calls]
-        channels = launch_channels(plan for _, plan in bound)
-        with gpu.sms.hold(min(gpu.num_sms, channels), bound[0][1].collective) as held:
+        channels = min(gpu.num_sms, launch_channels(plan for _, plan in bound))
+        purpose = bound[0][1].collective
+        held = gpu.sms.ask(channels, purpose)
+        if held is not None:
             yield held
-            meetings = [
-                communicator.arrive(call, sequence, plan, self.number, gpu)
-                for call, sequence, (communicator, plan) in zip(*work, bound, strict=True)
-            ]
-            yield from meetings
+        meetings = [
+            communicator.arrive(call, sequence, plan, self.number, gpu)
+            for call, sequence, (communicator, plan) in zip(*work, bound, strict=True)
+        ]
+        yield from meetings
+        gpu.sms.release(channels, purpose)
         self._note(stream, item, [m.start_ps for m in meetings], [m.end_ps for m in meetings])
 
     def _note(self, stream: int, item: int, starts: list[int], ends: list[int]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from simcore.clock import Clock, Movable
 from simcore.collectives.plan import CollectivePlan
+
+if TYPE_CHECKING:
+    from simcore.network.fluid import Route
 
 #: Stands for the flow of somebody who is not simulated but draws HBM.
 OUTSIDE: Final = CollectivePlan(
@@ -58,17 +61,18 @@ class Flow(Movable):
     """One plan being carried out; fires when its data has arrived.
 
     Rates are bytes of plan progress per picosecond: ``rate`` now, ``desired`` without the limits of its
-    members' HBM, at most ``cap``.
+    members' HBM, at most ``cap``.  ``then`` is what its network does with it next, when it is due; ``route``
+    where it goes, in a fluid network.
     """
 
-    network: Network | None = None
-    moving = False
+    then: Callable[[Flow], None]
+    route: Route
     rate = 0.0
     desired = 0.0
     since = 0
 
     def __init__(self, clock: Clock, plan: CollectivePlan, members: Sequence[Endpoint]) -> None:
-        super().__init__(clock)
+        self.env, self.callbacks = clock, []  # as SimPy's own, which is made for each message
         self.plan = plan
         self.cap = plan.pace_bytes_per_s * 1e-12
         self.members = members
@@ -82,8 +86,7 @@ class Flow(Movable):
 
     def due(self) -> None:
         """The latency has passed, or the last byte has arrived."""
-        assert self.network is not None
-        self.network.flow_due(self)
+        self.then(self)
 
 
 #: Who draws on a GPU's HBM.
@@ -95,10 +98,6 @@ class Network(Protocol):
 
     def start(self, flow: Flow) -> None:
         """The last member has arrived: begin now."""
-        ...
-
-    def flow_due(self, flow: Flow) -> None:
-        """The time that was set on the flow has come."""
         ...
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:

@@ -42,7 +42,8 @@ def finish(flow: Flow) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Route:
-    """A plan on the links of a network: how fast alone, bytes/ps, and its number in the network's log.
+    """A plan on the links of a network: how fast and how long all of it alone, bytes/ps and ps, and its
+    number in the network's log.
 
     ``uses`` are (link, link bytes per byte of progress, inputs), see
     :class:`~simcore.collectives.plan.LinkUse`; ``passes`` those of links that are never full.
@@ -51,6 +52,7 @@ class Route:
     uses: tuple[tuple[Link, float, float], ...]
     passes: tuple[tuple[Link, float, float], ...]
     alone: float
+    alone_ps: int
     number: int
 
 
@@ -118,21 +120,16 @@ class FluidNetwork:
                 rate = min(rate, link.bytes_per_ps / weight)
             uses = tuple([use for use in every if use[0].index not in self._never_full])
             passes = tuple([use for use in every if use[0].index in self._never_full])
-            route = self._routes[plan] = Route(uses, passes, rate, len(self.plans))
+            alone_ps = _left_ps(plan, plan.volume_bytes, rate) if plan.volume_bytes > 0.0 else 0
+            route = self._routes[plan] = Route(uses, passes, rate, alone_ps, len(self.plans))
             self.plans.append(plan)
         return route
 
     def start(self, flow: Flow) -> None:
         """Begin with the latency before the plan's data, then move its volume."""
-        flow.network = self
+        flow.route = self.route(flow.plan)
+        flow.then = self._join
         flow.set(self._clock.now + flow.plan.lead_ps)
-
-    def flow_due(self, flow: Flow) -> None:
-        """See :class:`simcore.network.flow.Network`."""
-        if flow.moving:
-            self._leave(flow)
-        else:
-            self._join(flow)
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
         """See :class:`simcore.network.flow.Network`."""
@@ -145,14 +142,14 @@ class FluidNetwork:
     # -- joining and leaving ---------------------------------------------------------------------
 
     def _join(self, flow: Flow) -> None:
-        plan, route = flow.plan, self.route(flow.plan)
+        plan, route = flow.plan, flow.route
         for link, _, _ in route.uses:
             if link.observer is not None:
                 link.observer.touched(link)
         if not plan.volume_bytes > 0.0:
             flow.fire()
             return
-        flow.moving = True
+        flow.then = self._leave
         flow.since = self._clock.now
         alone, fits = route.alone, True
         for link, weight, inputs in route.uses:
@@ -164,11 +161,13 @@ class FluidNetwork:
                     fits = False
                 load = plain_sum([by * max(other.rate, other.desired) for other, by in others.items()])
                 fits = fits and load + weight * alone <= link.bytes_per_ps * (1.0 + _SLACK)
-            link.request(flow, weight)
+            others[flow] = weight
         for link, weight, _ in route.passes:
-            link.request(flow, weight)
+            link.flows[flow] = weight
         if fits:
-            self._apply(flow, alone, alone)
+            flow.rate = flow.desired = alone
+            self._note(flow, alone)
+            flow.set(flow.since + route.alone_ps)
             self._notify(flow)
         else:
             self._settle_later([flow])
@@ -177,13 +176,14 @@ class FluidNetwork:
         if self._unsettled:
             self._unsettled.pop(flow, None)
         neighbours: list[Flow] = []
-        route = self._routes[flow.plan]
+        route = flow.route
         for link, _, _ in route.uses:
-            link.release(flow)
-            if link.flows:
-                neighbours += [other for other in link.flows if not other.at_its_cap]
+            others = link.flows
+            del others[flow]
+            if others:
+                neighbours += [other for other in others if not other.at_its_cap]
         for link, _, _ in route.passes:
-            link.release(flow)
+            del link.flows[flow]
         self._note(flow, -flow.rate)
         for member in flow.members:
             member.draw_ended(flow)
@@ -217,7 +217,7 @@ class FluidNetwork:
         found = {seed: None}
         stack = [seed]
         while stack:
-            for link, _, _ in self.route(stack.pop().plan).uses:
+            for link, _, _ in stack.pop().route.uses:
                 for other in link.flows:
                     if other not in found:
                         found[other] = None
@@ -225,7 +225,7 @@ class FluidNetwork:
         return list(found)
 
     def _resolve(self, flows: list[Flow]) -> None:
-        routes = [self.route(flow.plan).uses for flow in flows]
+        routes = [flow.route.uses for flow in flows]
         capacity = {link.index: link.bytes_per_ps for uses in routes for link, _, _ in uses}
         caps = [flow.cap for flow in flows]
         share = self._sharing(flows)
@@ -245,11 +245,11 @@ class FluidNetwork:
     def _sharing(self, flows: list[Flow]) -> Callable[[dict[int, float], list[float]], list[float]]:
         """By connection; by input port where a switch that arbitrates so has several flows on a link."""
         if self._nics and any(
-            inputs and len(link.flows) > 1 for flow in flows for link, _, inputs in self.route(flow.plan).uses
+            inputs and len(link.flows) > 1 for flow in flows for link, _, inputs in flow.route.uses
         ):
             shares = [self._shares(flow) for flow in flows]
             return lambda capacity, caps: max_min_by_share(capacity, shares, caps)
-        uses = [[(link.index, weight) for link, weight, _ in self.route(flow.plan).uses] for flow in flows]
+        uses = [[(link.index, weight) for link, weight, _ in flow.route.uses] for flow in flows]
         return lambda capacity, caps: max_min(capacity, uses, caps)
 
     def _shares(self, flow: Flow) -> list[tuple[int, float, float]]:
@@ -259,7 +259,7 @@ class FluidNetwork:
         part = 1.0
         if nic is not None and plan.feed_weight:
             part = plan.feed_weight / plain_sum(self.link(nic).flows.values())
-        uses = self.route(plan).uses
+        uses = flow.route.uses
         return [(link.index, weight, inputs * part if inputs else weight) for link, weight, inputs in uses]
 
     def _apply(self, flow: Flow, rate: float, desired: float) -> None:
@@ -269,17 +269,9 @@ class FluidNetwork:
         flow.since = now
         flow.rate, flow.desired = rate, desired
         if rate > 0.0:
-            flow.set(now + self._left_ps(flow))
+            flow.set(now + _left_ps(flow.plan, flow.remaining, rate))
         else:
             flow.unset()
-
-    @staticmethod
-    def _left_ps(flow: Flow) -> int:
-        """Time for what remains at the flow's rate; exactly the plan's own for all of it at its pace."""
-        plan = flow.plan
-        if plan.between_ps and flow.rate == flow.cap and flow.remaining == plan.volume_bytes:
-            return plan.alone_ps - plan.lead_ps
-        return round(flow.remaining / flow.rate)
 
     def _notify(self, flow: Flow) -> None:
         hbm = flow.plan.hbm_bytes_per_byte
@@ -290,8 +282,15 @@ class FluidNetwork:
         if change:
             log = self.log
             log.time_ps.append(self._clock.now)
-            log.plan.append(self._routes[flow.plan].number)
+            log.plan.append(flow.route.number)
             log.change.append(change)
+
+
+def _left_ps(plan: CollectivePlan, num_bytes: float, rate: float) -> int:
+    """Time for what remains at a rate; exactly the plan's own for all of it at its pace."""
+    if plan.between_ps and rate == plan.pace_bytes_per_s * 1e-12 and num_bytes == plan.volume_bytes:
+        return plan.alone_ps - plan.lead_ps
+    return round(num_bytes / rate)
 
 
 def fluid_network(clock: Clock, topology: Topology) -> FluidNetwork:
@@ -319,14 +318,14 @@ class FixedNetwork:
         draw = flow.rate * plan.hbm_bytes_per_byte
         for member in flow.members:
             member.draw_changed(flow, draw, draw)
-        flow.network = self
+        flow.then = self._end
         flow.set(self._clock.now + plan.alone_ps)
 
-    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
-        """A closed form has nothing to slow down."""
-
-    def flow_due(self, flow: Flow) -> None:
-        """The closed form's time is over."""
+    @staticmethod
+    def _end(flow: Flow) -> None:
         for member in flow.members:
             member.draw_ended(flow)
         finish(flow)
+
+    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
+        """A closed form has nothing to slow down."""

@@ -1,10 +1,10 @@
 """A link as a SimPy resource: ``yield link.transfer(num_bytes)``, and what flows on it at any time.
 
-Note [Requests that are granted at once]
+Note [Nobody waits for a link]
     A resource of SimPy is asked for, granted and given back.  Bandwidth can be divided, so nobody waits in a
-    line for it: a flow's request is granted at once, with a max-min fair share that changes as others come
-    and go, and it is given back with the flow's last byte.  A flow asks for all links of its route together;
-    the network (:mod:`simcore.network.fluid`) says what the shares are.
+    line for it: a flow is on all links of its route from its first byte to its last, with a max-min fair
+    share that changes as others come and go; the network (:mod:`simcore.network.fluid`) says what the shares
+    are, and who is there (``flows``).
 """
 
 from __future__ import annotations
@@ -58,14 +58,6 @@ class Link(BaseResource[Any, Any]):
     def level(self) -> float:
         """The part of the capacity that is in use now, 0 to 1."""
         return self.rate / self.capacity if self.flows else 0.0
-
-    def request(self, flow: Flow, weight: float) -> None:
-        """Grant ``flow`` a share of the link; see Note [Requests that are granted at once]."""
-        self.flows[flow] = weight
-
-    def release(self, flow: Flow) -> None:
-        """Take the flow's share back."""
-        del self.flows[flow]
 
     def transfer(
         self, num_bytes: float, *, latency_ps: int = 0, rate_cap_bytes_per_s: float = math.inf

@@ -95,23 +95,16 @@ class PacketNetwork:
 
     def start(self, flow: Flow) -> None:
         """Let the plan's first messages leave now, or when its software is ready."""
-        flow.network = self
         now = self._clock.now
         plan = flow.plan
         if not plan.links or not plan.volume_bytes > 0.0:
-            flow.moving = True  # nothing on wires: over after its time alone
+            flow.then = _fire  # nothing on wires: over after its time alone
             flow.set(now + plan.alone_ps if self.settings.software else now)
             return
         before_ps = self._work(plan).before_ps
         if before_ps:
+            flow.then = self._begin  # when its software is ready
             flow.set(now + before_ps)
-        else:
-            self._begin(flow)
-
-    def flow_due(self, flow: Flow) -> None:
-        """Its software is ready, or, without messages, it is over."""
-        if flow.moving:
-            flow.fire()
         else:
             self._begin(flow)
 
@@ -138,7 +131,6 @@ class PacketNetwork:
             member.refresh()
 
     def _begin(self, flow: Flow) -> None:
-        flow.moving = True
         work = self._work(flow.plan)
         work.connect(self._wiring, self._segment_for(work.program))
         flow.rate = flow.desired = work.rate
@@ -162,6 +154,10 @@ class PacketNetwork:
         if work is None:
             work = self._works[plan] = _Work(self._topology, plan, self.settings)
         return work
+
+
+def _fire(flow: Flow) -> None:
+    flow.fire()
 
 
 def _transport_of(topology: Topology) -> str:
