@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from simcore.graph import Graph, OpKind
+from simcore.distinct import distinct
+from simcore.graph import FlatOps, Graph, OpKind
 from simcore.graph.graph import Int32Array
 from simcore.graph.ops import IntArray
 from simcore.records import dataclass
@@ -56,46 +57,59 @@ class Launches:
     room: IntArray
 
 
-def plan_launches(graph: Graph, rows: Int32Array, costs: HostCosts) -> Launches:
-    """Launch times of the flat ops at op-table ``rows``."""
-    size = len(rows)
-    place = rows.astype(np.intp)  # looked up in several columns
-    kind, batch = graph.ops.kind[place], graph.ops.batch[place]
-    is_sync = kind == OpKind.SYNC
-    on_host = is_sync | (kind == OpKind.HOST)
-    fused = np.zeros(size, dtype=np.bool_)  # further members of a fused launch cost nothing
-    fused[1:] = (batch[1:] >= 0) & (batch[1:] == batch[:-1])
-    no_launch = is_sync | fused | (kind == OpKind.EVENT_RECORD) | (kind == OpKind.EVENT_WAIT)
-    cost = np.where(no_launch, 0, costs.launch_ps)
-    itself = np.flatnonzero(kind == OpKind.HOST)
-    cost[itself] = np.maximum(graph.ops.recorded_ps[place[itself]], 0)
+def plan_launches(graph: Graph, flat: FlatOps, costs: HostCosts) -> Launches:
+    """Launch times of a program's flat ops."""
+    ops, rows = graph.ops, flat.row.astype(np.intp)  # looked up in several columns
+    is_sync, itself = ops.kind == OpKind.SYNC, ops.kind == OpKind.HOST
+    # What rows say is worked out by row, of which there are few.
+    joins = np.zeros(len(ops), dtype=np.bool_)  # further members of a fused launch cost nothing
+    joins[1:] = (ops.batch[1:] >= 0) & (ops.batch[1:] == ops.batch[:-1])
+    free = is_sync | (ops.kind == OpKind.EVENT_RECORD) | (ops.kind == OpKind.EVENT_WAIT)
+    alone = np.where(free, 0, costs.launch_ps)
+    alone[itself] = np.maximum(ops.recorded_ps[itself], 0)
+    cost, fused = np.where(joins & ~itself, 0, alone)[rows], joins[rows]
+    heads = distinct(flat.first[:-1][flat.first[:-1] < len(rows)])  # behind which op they come is not a row's
+    before = ops.batch[rows[np.maximum(heads - 1, 0)]]
+    fused[heads] = (heads > 0) & (before >= 0) & (before == ops.batch[rows[heads]])
+    cost[heads] = np.where(fused[heads] & ~itself[rows[heads]], 0, alone[rows[heads]])
 
-    launched = np.cumsum(~on_host)
-    begins = is_sync | _window_starts(launched, is_sync, on_host | fused)
-    segment = np.cumsum(begins, dtype=np.int32)
-    spent = np.concatenate([[0], np.cumsum(cost)])
-    starts = np.concatenate([[0], np.flatnonzero(begins)])
-    offset = spent[:-1] - spent[starts][segment] + np.where(on_host, 0, costs.latency_ps)
-    per_segment = np.diff(np.concatenate([spent[starts], spent[-1:]]))
-
-    begun = starts[1:]
-    for_room = begun[~is_sync[begun]]
-    behind = launched[for_room] - 1 + WINDOW - QUEUE_DEPTH
+    on_host = (is_sync | itself)[rows]
+    on_gpu, host_ops = np.flatnonzero(~on_host), np.flatnonzero(on_host)
+    syncs = host_ops[is_sync[rows[host_ops]]]
+    looks = _window_starts(np.searchsorted(on_gpu, syncs), len(on_gpu))
+    looks = looks[~fused[on_gpu[looks]]]
+    begun, is_look = np.concatenate([syncs, on_gpu[looks]]), np.arange(len(syncs) + len(looks)) >= len(syncs)
+    order = np.argsort(begun)
+    begun, is_look = begun[order], is_look[order]
+    starts = np.concatenate([[0], begun])
+    length = np.diff(np.append(starts, len(rows)))
+    spent = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(cost, out=spent[1:])
+    offset = np.where(is_sync | itself, 0, costs.latency_ps)[rows]
+    offset += spent[:-1]
+    offset -= np.repeat(spent[starts], length)
     sync, room = np.full((2, len(starts)), -1, dtype=np.int64)
-    sync[1:][is_sync[begun]] = begun[is_sync[begun]]
-    room[1:][~is_sync[begun]] = np.flatnonzero(~on_host)[behind]
-    return Launches(segment, offset, cost[on_host], per_segment, sync, room)
+    sync[1:][~is_look] = syncs
+    room[1:][is_look] = on_gpu[looks + (WINDOW - QUEUE_DEPTH)]
+    return Launches(
+        np.repeat(np.arange(len(starts), dtype=np.int32), length),
+        offset,
+        cost[host_ops],
+        np.diff(np.append(spent[starts], spent[-1])),
+        sync,
+        room,
+    )
 
 
-def _window_starts(
-    launched: IntArray, is_sync: npt.NDArray[np.bool_], not_here: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Where the host looks whether the queue has room: every window of launches, once it can be full."""
-    since = launched - np.maximum.accumulate(np.where(is_sync, launched, 0))
-    behind = np.flatnonzero(since > QUEUE_DEPTH - WINDOW)
-    starts = np.zeros(len(since), dtype=np.bool_)
-    starts[behind] = since[behind] % WINDOW == 1
-    return starts & ~not_here
+def _window_starts(synced: IntArray, num_launches: int) -> IntArray:
+    """Launches, counted from 0, before which the host looks whether the queue has room: every window of them,
+    once it can be full since the host has waited, before the launches ``synced``.
+    """
+    bounds = np.concatenate([[0], synced, [num_launches]])
+    counts = np.maximum(0, np.diff(bounds) - (QUEUE_DEPTH - WINDOW) + WINDOW - 1) // WINDOW
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    found: IntArray = np.repeat(bounds[:-1], counts) + QUEUE_DEPTH - WINDOW + number * WINDOW
+    return found
 
 
 def set_host_times(

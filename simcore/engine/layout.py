@@ -10,13 +10,15 @@ import numpy as np
 
 from simcore.engine.launches import Launches
 from simcore.graph import FlatOps, Graph, OpKind, resolve_waits
-from simcore.graph.flatten import by_code
+from simcore.graph.flatten import by_code, narrow
 from simcore.graph.graph import Int32Array
-from simcore.graph.kinds import BoolArray, is_on_host
+from simcore.graph.kinds import BoolArray, is_communication, is_on_host
 from simcore.graph.ops import IntArray
 from simcore.records import dataclass
 
 Completion = tuple[int, int]  # (stream index, item number on that stream)
+
+_GOES_ON, _GONE_ON_BEHIND, _COMMUNICATES, _FUSED = 1, 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -37,34 +39,30 @@ class StreamLayout:
     host_dst: IntArray  # ... that these of the host wait for by an edge
 
     @classmethod
-    def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> StreamLayout:
-        """The layout of a program; ``is_comm`` marks its communication ops."""
-        rows, kind = flat.row, graph.ops.kind[flat.row]
-        of_host = is_on_host(kind)
-        code = graph.ops.stream.codes[rows]
+    def of(cls, graph: Graph, flat: FlatOps, launches: Launches) -> StreamLayout:
+        """The layout of a program."""
+        rows, kind = flat.row.astype(np.intp), graph.ops.kind  # looked up in several columns
+        is_on, code_of = is_on_host(kind), narrow(graph.ops.stream.codes)
+        of_host, code = is_on[rows], code_of[rows]
         on_gpu = np.flatnonzero(~of_host)
-        order = on_gpu[by_code(code[on_gpu])].astype(np.int32)
-        begins = np.ones(len(order), dtype=np.bool_)
-        begins[1:] = np.diff(code[order]) != 0
-        codes, stream_of = code[order][begins], np.cumsum(begins) - 1
+        order = on_gpu[by_code(code[on_gpu])]
+        ordered = code[order]
+        begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        stream_start = [0, *begins.tolist(), len(order)] if len(order) else [0]
         src, dst = resolve_waits(graph, flat.program, flat)
         crossing = ~of_host[src] & ~of_host[dst] & (code[src] != code[dst])
         to_host = ~of_host[src] & of_host[dst]
-        waits, signals = np.zeros((2, len(rows)), dtype=np.bool_)
-        waits[dst[crossing]] = True
-        signals[src[crossing | to_host]] = True
-        is_run = ~is_comm & (kind != OpKind.MEMCPY)
-        joined = _joined(graph, flat, order, is_comm, is_run, launches.segment, waits, signals)
-        joined[1:] &= stream_of[1:] == stream_of[:-1]
+        wait_src, wait_dst, host_src = src[crossing], dst[crossing], src[to_host]
+        joined = _joined(graph, flat, order, launches, wait_dst, wait_src, host_src)
+        joined[begins] = False
         heads = np.flatnonzero(~joined)
-        stream_of_item = array("i", stream_of[heads].astype(np.int32).tobytes())
-        streams = np.arange(len(codes) + 1)
-        first_item = np.searchsorted(stream_of[heads], streams)
+        first_item = np.searchsorted(heads, stream_start)
+        stream_of_item = np.repeat(np.arange(len(first_item) - 1, dtype=np.int32), np.diff(first_item))
         return cls(
-            order, tuple(graph.ops.stream.values[c] for c in codes),
-            tuple(np.searchsorted(stream_of, streams).tolist()), heads, stream_of_item,
+            order.astype(np.int32), tuple(graph.ops.stream.values[c] for c in ordered[stream_start[:-1]]),
+            tuple(stream_start), heads, array("i", stream_of_item.tobytes()),
             np.cumsum(~joined, dtype=np.int32) - 1, tuple(first_item.tolist()), np.flatnonzero(of_host),
-            src[crossing], dst[crossing], src[to_host], dst[to_host],
+            wait_src, wait_dst, host_src, dst[to_host],
         )  # fmt: skip
 
     def latest(self, items: Sequence[int]) -> tuple[Completion, ...]:
@@ -103,19 +101,35 @@ class StreamLayout:
 def _joined(
     graph: Graph,
     flat: FlatOps,
-    order: Int32Array,
-    is_comm: BoolArray,
-    is_run: BoolArray,
-    segment: Int32Array,
-    waits: BoolArray,
-    signals: BoolArray,
+    order: IntArray,
+    launches: Launches,
+    waits: IntArray,
+    *signals: IntArray,
 ) -> BoolArray:
-    """Mask over positions: the op belongs to the item of the op before it (if on the same stream)."""
+    """Mask over positions: the op belongs to the item of the op before it (if on the same stream).
+
+    ``waits`` and ``signals``: flat ops that wait for other streams, and such that are waited for.
+    """
+    ops, rows = graph.ops, flat.row
+    is_comm = is_communication(ops.kind)
+    is_run = ~is_comm & (ops.kind != OpKind.MEMCPY)
+    # Whether an op may go on with a run, may be gone on behind, communicates, and does so with others.
+    flags = np.where(is_run, _GOES_ON | _GONE_ON_BEHIND, np.where(is_comm, _COMMUNICATES, 0))
+    flags[is_comm & (ops.batch >= 0)] |= _FUSED
+    flag = flags.astype(np.uint8)[rows]
+    flag[waits] &= ~np.uint8(_GOES_ON)
+    for ops_waited_for in signals:
+        flag[ops_waited_for] &= ~np.uint8(_GONE_ON_BEHIND)
+    # Runs cross neither instances nor segments; both begin at ever later flat ops.
+    segments = np.flatnonzero(launches.segment[1:] != launches.segment[:-1]) + 1
+    bounds = np.sort(np.concatenate([flat.first, segments]))
+    stretch = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
+    flag, stretch = flag[order], stretch[order]
     joined = np.zeros(len(order), dtype=np.bool_)
-    place = order.astype(np.intp)  # looked up in many columns
-    comm, run, begins = is_comm[place], is_run[place], segment[place]
-    batch, instance = graph.ops.batch[flat.row[place]], flat.instance[place]
-    fused = comm[:-1] & comm[1:] & (batch[1:] >= 0) & (batch[1:] == batch[:-1])
-    undisturbed = (begins[1:] == begins[:-1]) & ~waits[place][1:] & ~signals[place][:-1]
-    joined[1:] = (fused | (run[:-1] & run[1:] & undisturbed)) & (instance[1:] == instance[:-1])
+    joined[1:] = ((flag[1:] & _GOES_ON) > 0) & ((flag[:-1] & _GONE_ON_BEHIND) > 0)
+    joined[1:] &= stretch[1:] == stretch[:-1]
+    fused = np.flatnonzero(((flag[1:] & _FUSED) > 0) & ((flag[:-1] & _COMMUNICATES) > 0))
+    before, behind = order[fused], order[fused + 1]
+    same = ops.batch[rows[before]] == ops.batch[rows[behind]]
+    joined[fused[same & (flat.instance[before] == flat.instance[behind])] + 1] = True
     return joined

@@ -118,8 +118,8 @@ class TapeCompiler:
         graph = self._graph
         flat = graph.flat_ops(program)
         rows = flat.row
-        launches = plan_launches(graph, rows, self._host)
-        layout = StreamLayout.of(graph, flat, launches, self._is_comm[rows])
+        launches = plan_launches(graph, flat, self._host)
+        layout = StreamLayout.of(graph, flat, launches)
         item_at = np.full(len(rows), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
         if factor is None:

@@ -14,14 +14,17 @@ from simcore.records import dataclass
 BoolArray = npt.NDArray[np.bool_]
 
 
+def narrow(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """A column of numbers from 0 on, in 16 bits if they are small enough."""
+    return codes.astype(np.uint16, copy=False) if codes.max(initial=0) < 1 << 16 else codes
+
+
 def by_code(codes: npt.NDArray[np.integer]) -> IntArray:
     """Places of a column of numbers from 0 on, those of each number together and in their order.
 
     Numbers of 16 bits are sorted digit by digit, in a third of the time.
     """
-    if len(codes) and codes.max() < 1 << 16:
-        codes = codes.astype(np.uint16)
-    return np.argsort(codes, kind="stable")
+    return np.argsort(narrow(codes), kind="stable")
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,13 @@ def _external_sources(graph: Graph, flat: FlatOps, edge: IntArray, instance: Int
     edges, streams = graph.edges, graph.ops.stream
     code_of = {name: code for code, name in enumerate(streams.values)}
     codes = np.array([code_of.get(name, -1) for name in edges.ext_stream.values], dtype=np.int64)
-    wanted = codes[edges.ext_stream.codes[edge]]
-    order = StreamOrder.of(graph, flat)
+    wanted, streams_of = codes[edges.ext_stream.codes[edge]], narrow(graph.ops.stream.codes)[flat.row]
     source = np.full(len(edge), -1, dtype=np.int64)
     for code in distinct(wanted):
         if code < 0:
             continue
         mine = np.flatnonzero(wanted == code)
-        ops = order.flat[order.start[code] : order.start[code + 1]]
+        ops = np.flatnonzero(streams_of == code)
         place = np.searchsorted(ops, flat.first[instance[mine]]) - 1 - edges.ext_back[edge[mine]]
         found = place >= 0
         source[mine[found]] = ops[place[found]]

@@ -31,27 +31,24 @@ class PlayedRank:
     period_ps: int
     times: RankTimes
 
-    def origins(self) -> tuple[IntArray, IntArray]:
-        """For each op of the whole job: the op that stands for it, and by how much later it happens, ps."""
-        origin, later = self.short.origin(self.program, self.cut)
-        return origin, later * self.period_ps
+    def played_on(self, column: IntArray) -> IntArray:
+        """A column of times of ops in the whole job, from that in the shortened one."""
+        return self.short.played_on(self.program, self.cut, column, self.period_ps)
 
-    def repeated(self, origin: IntArray, shift: IntArray) -> RankTimes:
+    def repeated(self) -> RankTimes:
         """Times in the whole job, but for those of what the host does itself."""
         times = self.times
-        return RankTimes(
-            times.ready_ps[origin] + shift, times.start_ps[origin] + shift, times.end_ps[origin] + shift
-        )
+        columns = (times.ready_ps, times.start_ps, times.end_ps)
+        return RankTimes(*(self.played_on(column) for column in columns))
 
     def checked(self, short_host: HostSchedule, whole_host: HostSchedule) -> RepeatedRank | None:
         """The rank in the whole job; None where a launch, there or here, holds up anything."""
-        origin, shift = self.origins()
-        short, times = self.times, self.repeated(origin, shift)
-        was, now = short_host.play(short.end_ps), whole_host.play(times.end_ps)
-        arrived, arrives = was.launched_ps[origin], now.launched_ps
-        early = (arrived < short.ready_ps[origin]) & (arrives <= times.ready_ps)
-        same = arrives == arrived + shift
-        if not (early | same)[whole_host.on_gpu].all():
+        times = self.repeated()
+        was, now = short_host.play(self.times.end_ps), whole_host.play(times.end_ps)
+        # As late as in the shortened job, or there and here before the op is ready otherwise.
+        arrived, arrives = self.played_on(was.launched_ps), now.launched_ps
+        early = (arrived < times.ready_ps) & (arrives <= times.ready_ps)
+        if not (early | (arrives == arrived))[whole_host.on_gpu].all():
             return None
         ops = whole_host.host_ops
         set_host_times(whole_host.launches, ops, whole_host.is_sync, now.begin_ps, now.base_ps, times)
@@ -75,7 +72,7 @@ class RepeatedRank:
 
     def times(self) -> RankTimes:
         """Of all ops."""
-        times = self.played.repeated(*self.played.origins())
+        times = self.played.repeated()
         times.ready_ps[self.host_ops] = times.start_ps[self.host_ops] = self.host_start_ps
         times.end_ps[self.host_ops] = self.host_end_ps
         return times

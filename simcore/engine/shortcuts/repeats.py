@@ -66,18 +66,18 @@ class Shortened:
         copies = repeats.copies - self.left_out
         return begin, size, int(first[repeats.first + copies * repeats.size + repeats.rest])
 
-    def origin(self, program: int, cut: int) -> tuple[IntArray, IntArray]:
-        """For each op of a program of the whole job: the op of the shortened one that stands for it, and how
-        many repetitions later it happens, when the repetition that ends before op ``cut`` comes again.
+    def played_on(self, program: int, cut: int, column: IntArray, later: int) -> IntArray:
+        """A column of the whole job's ops from that of a program of the shortened one, when the repetition
+        that ends before op ``cut`` comes again, by ``later`` more each time.
         """
         _, size, _ = self.repeated(program)
-        num_ops = int(self.first_ops(program)[-1])
-        later = np.empty(num_ops + self.left_out * size, dtype=np.int64)
-        later[:cut] = 0
         behind = cut + self.left_out * size
-        later[cut:behind] = np.repeat(np.arange(1, self.left_out + 1), size)
-        later[behind:] = self.left_out
-        return np.arange(len(later)) - later * size, later
+        found = np.empty(len(column) + self.left_out * size, dtype=np.int64)
+        found[:cut] = column[:cut]
+        shift = later * np.arange(1, self.left_out + 1, dtype=np.int64)[:, np.newaxis]
+        np.add(column[cut - size : cut], shift, out=found[cut:behind].reshape(self.left_out, size))
+        np.add(column[cut:], later * self.left_out, out=found[behind:])
+        return found
 
 
 @dataclass(frozen=True)
