@@ -77,7 +77,8 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
         tables = SimulatedTables(folder, graph, result)
         timeline = unwritten(folder, graph, result, facts, tables)
         store(folder, tables)
-        timeline.info = timeline.info.model_copy(update={"commit": answer()})
+        known = {"commit": answer(), "digest": timeline.digest()}
+        timeline.info = timeline.info.model_copy(update=known)
     timeline.info.write(folder)
     return timeline
 
@@ -85,10 +86,8 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
 def unwritten(
     folder: Path, graph: Graph, result: SimulationResult, facts: RunFacts, tables: SimulatedTables
 ) -> Timeline:
-    """The timeline of a simulation whose files are to be written into ``folder``."""
-    timeline = Timeline(folder, _run_info(graph, result, facts), tables)
-    timeline.info = timeline.info.model_copy(update={"digest": timeline.digest()})
-    return timeline
+    """The timeline of a simulation to be written into ``folder``, whose digest is not found yet."""
+    return Timeline(folder, _run_info(graph, result, facts), tables)
 
 
 def store(folder: Path, tables: SimulatedTables) -> None:

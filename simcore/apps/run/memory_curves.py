@@ -41,19 +41,45 @@ class MemoryCurve:
     by_category: dict[str, IntArray]
 
 
-def write_memory_curves(
-    folder: Path, graph: Graph, result: SimulationResult, description: Description | None
-) -> tuple[MemoryPeak, ...]:
-    """Write the curves of some stages, the fullest among them; what each holds at its peak."""
-    programs = _spread(graph)
-    found = [
-        _described(graph, program, result, description)
-        if description is not None
-        else _recorded(graph, program, result)
-        for program in programs
-    ]
-    write_memory(folder, [(curve.stage, curve.times_ps, curve.by_category) for curve, _ in found])
-    return tuple(peak for _, peak in found)
+@dataclass(frozen=True)
+class StepInstances:
+    """When template instances of a step's stages whose curves are kept begin and end, ps."""
+
+    of_stages: tuple[tuple[IntArray, IntArray], ...]
+    step_ps: int
+
+    @classmethod
+    def of(cls, graph: Graph, result: SimulationResult) -> StepInstances:
+        """Of a simulated step."""
+        return cls(tuple(_instances(graph, one, result) for one in _spread(graph)), result.step_ps)
+
+
+class MemoryCurves:
+    """Curves of some stages, the fullest among them, but for their times: those are a simulated step's."""
+
+    def __init__(self, graph: Graph, description: Description | None) -> None:
+        self._graph, self._programs = graph, _spread(graph)
+        self._lifetimes = _lifetimes(description, self._programs) if description is not None else None
+
+    def write(self, folder: Path, instances: StepInstances) -> tuple[MemoryPeak, ...]:
+        """Write them; what each stage holds at its peak."""
+        found = []
+        for number, (program, of_stage) in enumerate(zip(self._programs, instances.of_stages, strict=True)):
+            if self._lifetimes is None:
+                found.append(_recorded(self._graph, program, of_stage, instances.step_ps))
+            else:
+                found.append(_described(program, self._lifetimes[number], of_stage, instances.step_ps))
+        write_memory(folder, [(curve.stage, curve.times_ps, curve.by_category) for curve, _ in found])
+        return tuple(peak for _, peak in found)
+
+
+def _lifetimes(description: Description, programs: list[Program]) -> list[StageLifetimes]:
+    """Of a described job: every storage of stages in their second step."""
+    from workloads.parallel.job import Job
+    from workloads.parallel.lifetimes import stage_lifetimes
+
+    job, (schedule, _) = Job.of(description), description.schedule()
+    return [stage_lifetimes(job, one.stage, schedule[one.stage]) for one in programs]
 
 
 def _spread(graph: Graph) -> list[Program]:
@@ -80,9 +106,11 @@ def _instances(graph: Graph, program: Program, result: SimulationResult) -> tupl
     return np.maximum.accumulate(begin), np.maximum.accumulate(end)
 
 
-def _recorded(graph: Graph, program: Program, result: SimulationResult) -> tuple[MemoryCurve, MemoryPeak]:
+def _recorded(
+    graph: Graph, program: Program, instances: tuple[IntArray, IntArray], step_ps: int
+) -> tuple[MemoryCurve, MemoryPeak]:
     """Of a traced program: what lives through the step, and what its templates allocate and release."""
-    begin, end = _instances(graph, program, result)
+    begin, end = instances
     before, highest = activations_of(graph, program)
     held = program.memory
     if not highest.any():  # nothing is known but the recorded peak
@@ -92,7 +120,7 @@ def _recorded(graph: Graph, program: Program, result: SimulationResult) -> tuple
     after = np.append(before[1:], before[:1])
     live = np.stack([before, highest, after], axis=1).ravel()
     at = int(np.argmax(live)) if len(live) else 0
-    keep = _thinned(times, live, at, result.step_ps)
+    keep = _thinned(times, live, at, step_ps)
     steady = {
         "parameters": held.parameters, "gradients": held.gradients, "optimizer states": held.optimizer_states,
     }  # fmt: skip
@@ -110,29 +138,23 @@ def _recorded(graph: Graph, program: Program, result: SimulationResult) -> tuple
 
 
 def _described(
-    graph: Graph, program: Program, result: SimulationResult, description: Description
+    program: Program, lifetimes: StageLifetimes, instances: tuple[IntArray, IntArray], step_ps: int
 ) -> tuple[MemoryCurve, MemoryPeak]:
     """Of a described job: every storage of the stage in its second step, an event spread over the pass that
     it belongs to.
     """
-    from workloads.parallel.job import Job
-    from workloads.parallel.lifetimes import stage_lifetimes
-
-    job = Job.of(description)
-    schedule, _ = description.schedule()
-    lifetimes = stage_lifetimes(job, program.stage, schedule[program.stage])
-    begin, end = _instances(graph, program, result)
+    begin, end = instances
     passes = np.flatnonzero(program.microbatch >= 0)
     skipped = _second_step(lifetimes.action)
     action = lifetimes.action[skipped:]
     times = _times_of_events(
         action, len(lifetimes.actions), np.append(begin[passes], end[passes][-1:]),
-        np.append(end[passes], result.step_ps),
+        np.append(end[passes], step_ps),
     )  # fmt: skip
     levels = {name: level[skipped:] for name, level in held_over_time(lifetimes).items()}
     live = np.sum(list(levels.values()), axis=0)
     at = int(np.argmax(live))
-    keep = _thinned(times, live, at, result.step_ps)
+    keep = _thinned(times, live, at, step_ps)
     number = int(action[at])
     of = lifetimes.actions[number] if number >= 0 else None
     instant = f"microbatch {of.microbatch}'s {_PASSES[of.kind]}" if of else _BESIDE[number]

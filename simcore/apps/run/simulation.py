@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from simcore.analysis import CriticalPath, StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
-from simcore.apps.run.aside import aside, once
+from simcore.apps.run.aside import aside
 from simcore.apps.run.band import stated_band
-from simcore.apps.run.beside import beside_analysis, stored_tables
+from simcore.apps.run.beside import beside_analysis, memory_beside, stored_tables
 from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import (
@@ -26,7 +26,7 @@ from simcore.apps.run.loading import (
     loaded,
     rank_gpus,
 )
-from simcore.apps.run.memory_curves import write_memory_curves
+from simcore.apps.run.memory_curves import StepInstances
 from simcore.apps.run.question import RunQuestion, asked_of, rule_files, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.tornado import other_hardware
@@ -141,7 +141,9 @@ def run_scenario(
                 ruled = apply_rules(issued, rules, gpu, fp32_math=settings.fp32_math)
                 states[number] = ruled.graph, there
             graph = states[-1][0]
-    with aside(partial(once, fitting), forked=page) as fitted:
+    described = found.description if not done else None
+    of_memory = partial(memory_beside, fitting, graph, described)
+    with aside(of_memory, forked=page, awaited=2) as fitted:
         with stages.stage("loading"):
             fitted.check()
         setup = setup_of(scenario, fold=fold, learned=learned)
@@ -171,13 +173,12 @@ def run_scenario(
                 ran = run(graph, cluster, setup, progress=_throttled(go_on))
             result = ran.result
             changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
-            described = found.description if not done else None
-            curves = partial(write_memory_curves, folder, graph, result, described)
+            fitted.tell((folder, StepInstances.of(graph, result)))
             tables = SimulatedTables(folder, graph, result)
             give_back_memory()  # of which a fork would have as much
             with ExitStack() as under_way:
                 commit = under_way.enter_context(asked_commit())
-                writing = aside(partial(stored_tables, folder, curves, tables), forked=page)
+                writing = aside(partial(stored_tables, folder, tables), forked=page)
                 stored = under_way.enter_context(writing)
                 added = (
                     *found.assumptions,
@@ -193,7 +194,7 @@ def run_scenario(
                 }
                 large = page and timeline.is_large
                 beside = partial(
-                    beside_analysis, timeline, stage_of, stored.wait, path=large, perfetto=perfetto
+                    beside_analysis, timeline, stage_of, fitted.wait, path=large, perfetto=perfetto
                 )
                 give_back_memory()
                 exported = under_way.enter_context(aside(beside, forked=page))
@@ -203,7 +204,8 @@ def run_scenario(
                         ran.step_s, graph.workload, cluster.gpu, settings=scenario.settings.given,
                         network=scenario.network, edited=bool(done), ruled=bool(rules),
                     )  # fmt: skip
-                    memory, fits = fitted.result()  # which may take longer
+                    of_stages = fitted.result(1)  # which may take longer
+                    memory, fits = of_stages.peaks, of_stages.fits
                     info = timeline.info.model_copy(
                         update={
                             "commit": commit(),
@@ -213,7 +215,8 @@ def run_scenario(
                             "memory_verdict": str(fits),
                             "warnings": (*result.warnings, *_tight(fits), *facts.warnings),
                             "assumptions": (*facts.assumptions, f"memory {fits}, by {fits.source}", *added),
-                            "memory_peaks": stored.result(),
+                            "memory_peaks": of_stages.held,
+                            "digest": exported.result().digest,
                             "tornado": answers,
                         }
                     )
@@ -233,14 +236,14 @@ def run_scenario(
                     with stages.stage("writing the page"):
 
                         def critical() -> CriticalPath | None:
-                            return exported.result().path if large else None
+                            return exported.result(1).path if large else None
 
                         write_page(timeline, analysis, folder / PAGE_FILE, critical)
                 shown_tables = meanwhile(info, analysis) if meanwhile is not None else ""
                 with stages.stage("writing the timeline"):
-                    stored.result(1)
+                    stored.result()
                 with stages.stage("writing for Perfetto") if perfetto else nullcontext():
-                    shown = exported.result(1 if perfetto else 0)
+                    shown = exported.result(2 if perfetto else 1)
             info = info.model_copy(update={"wall_s": dict(stages.seconds)})
             info.write(folder)
         return FinishedRun(

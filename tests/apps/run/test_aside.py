@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -115,3 +115,30 @@ def test_a_fork_ends_with_its_block(tmp_path: Path) -> None:
     if (tmp_path / "number").is_file():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "number").read_text()), 0)
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_work_goes_on_with_what_it_is_told(forked: bool) -> None:
+    def work() -> Generator[int | None, int, None]:
+        yield os.getpid()
+        first = yield None
+        second = yield None
+        yield first + 10 * second
+
+    with aside(work, forked=forked, awaited=2) as begun:
+        begun.tell(3)
+        begun.tell(4)
+        begun.wait()
+        assert begun.result(1) == 43
+        assert (begun.result() == os.getpid()) or begun.is_forked
+
+
+def test_who_is_told_something_after_a_failure_says_why() -> None:
+    def work() -> int:
+        raise OutOfMemoryError("does not fit")
+
+    failing = Aside(partial(once, work), forked=True)
+    failing.wait()
+    failing.tell(bytes(1 << 20))
+    with pytest.raises(OutOfMemoryError):
+        failing.result()
