@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.bench.scale import growth_exponent
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 
 _GOAL_S: Final = 0.15
@@ -75,7 +76,7 @@ def _settings(tp: int, pp: int, chunks: int, batch: int, **more: int) -> dict[st
 
 def bench_candidates(
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each; the best one counts.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What a strategy of Llama-3 70B on 1,024 H100 costs a planner: described and simulated, no files."""
     answer(_settings(8, 8, 1, 1024), repeat=1)  # tables are read and modules imported once
@@ -98,7 +99,7 @@ def bench_candidates(
 
 
 def bench_curve(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """How the cost of a described job grows with GPUs, chunks, microbatches and layers, one at a time."""
     answer(_settings(8, 8, 2, 1024), repeat=1)

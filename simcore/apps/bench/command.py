@@ -20,6 +20,7 @@ from simcore.apps.bench.recipes import bench_recipes
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
 from simcore.apps.errors import as_app
+from simcore.apps.options import Json
 
 
 def measure(
@@ -90,7 +91,7 @@ def bench_run(
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Every rank by itself, for comparison: the same digest again.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
     found = measure(workload, cluster, shortcuts=shortcuts, fold=not no_fold)

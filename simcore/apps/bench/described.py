@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import RUN_SIM, run_python
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 from simcore.records import dataclass
@@ -118,7 +119,7 @@ def bench_described(
         list[str] | None, typer.Argument(help=f"Of {', '.join(JOBS)}. Default: all.", show_default=False)
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each; the best one counts.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What described jobs on 1,024 GPUs cost, from starting Python to the last file written."""
     for name in jobs or ():

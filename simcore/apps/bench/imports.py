@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import run_python
+from simcore.apps.options import Json
 from simcore.apps.process import keep_freed_memory
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
@@ -168,7 +169,7 @@ def _import_here(path: Path) -> Row:
 def bench_imports(
     formats: Annotated[list[str] | None, typer.Argument(help="Formats. Default: all.")] = None,
     events: Annotated[int, typer.Option(help="Events of each file.", min=100)] = 1_000_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What importing a recording costs: files written for it, each read in a process of its own."""
     for name in formats or ():

@@ -11,6 +11,7 @@ import typer
 from simcore.apps.bench.exact import exact_lines, exact_spaces
 from simcore.apps.bench.tightness import tightness, tightness_lines
 from simcore.apps.child import run_python
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
@@ -40,7 +41,7 @@ def bench_plan(
         bool, typer.Option("--exact", help="Instead: small spaces simulated whole, and what searches find.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the random jobs.")] = 19,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What a plan costs from starting Python to its last file; how tight its bounds are; what it finds."""
     if bounds or published or runs:

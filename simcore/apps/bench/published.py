@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from simcore.apps.bench.described import Row, measure, print_table
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
@@ -24,7 +25,7 @@ def bench_published(
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each; the best one counts.")] = 1,
     no_perfetto: Annotated[bool, typer.Option("--no-perfetto", help="Without files for Perfetto.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What the largest published job of each family costs, from starting Python to the last file written."""
     files = {file.stem: file for file in sorted(FOLDER.glob("*.yaml"))}

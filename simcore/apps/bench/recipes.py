@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 import yaml
 
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.records import dataclass
@@ -65,7 +66,7 @@ def bench_recipes(
     ] = None,
     most_gpus: Annotated[int, typer.Option(min=1, help="Where no rows are named: on at most so many.")] = 128,
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="Of each plan.")] = 600.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """A plan for each model and precision of NVIDIA's recipes, beside the recipe in the same model."""
     from workloads.jobs.published import read_run_rows

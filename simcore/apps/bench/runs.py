@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simcore.apps.options import Json
 from simcore.errors import InputError, SimcoreError
 
 
@@ -56,7 +57,7 @@ def bench_runs(
         str, typer.Argument(metavar="CSV", help="Table of runs as validate.py --runs reads it.")
     ],
     every: Annotated[int, typer.Option(metavar="N", help="Predict every N-th case.")] = 15,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Time the prediction of a sample of published runs, one process, without scoring them."""
     if every < 1:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import run_python
+from simcore.apps.options import Json
 from simcore.apps.process import alone
 from simcore.apps.progress import say
 from simcore.errors import InputError
@@ -138,7 +139,7 @@ def bench_scale(
     ] = None,
     more: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank by itself.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What simulating a job costs on more and more GPUs: GPT-175B, PP16 x TP8, 1 to 1,024 replicas."""
     known = scale_workloads()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.run.launching import FromMegatron, FromTorchtitan
+from simcore.apps.options import FromMegatron, FromTorchtitan, Json, Settings
 from simcore.apps.run.names import complete_cluster, complete_workload
 
 
@@ -33,17 +33,14 @@ def diagnose(
         str | None,
         typer.Option(metavar="NAME|FILE", autocompletion=complete_cluster, help="What it ran on."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one thing, as for run_sim.py; repeatable."),
-    ] = None,
+    settings: Settings = None,
     from_megatron: FromMegatron = None,
     from_torchtitan: FromTorchtitan = None,
     step: Annotated[int | None, typer.Option(help="Of recordings: only this ProfilerStep.")] = None,
     checks: Annotated[
         bool, typer.Option("--checks/--no-checks", help="Simulate what may explain it, or not.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say whether a measured run is as fast as expected, what makes the difference, what to check."""
     import json

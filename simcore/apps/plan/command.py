@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
-from simcore.apps.workers import RayOption
+from simcore.apps.options import Emit, FromMegatron, FromTorchtitan, Json, Prices, Ray, Settings
 
 
 def plan(
@@ -46,12 +45,7 @@ def plan(
             help="Which of several clusters is best: the quickest, the cheapest per token, the fewest GPUs.",
         ),
     ] = "time",
-    prices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|aws|azure|gcp", help="What GPUs cost an hour (docs/planning.md): also say costs."
-        ),
-    ] = None,
+    prices: Prices = None,
     global_batch: Annotated[int | None, typer.Option(help="Samples of a step.")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sample.")] = None,
     search: Annotated[
@@ -89,12 +83,10 @@ def plan(
     from_megatron: FromMegatron = None,
     from_torchtitan: FromTorchtitan = None,
     emit: Emit = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As run_sim.py has it; repeatable.")
-    ] = None,
+    settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: plans/<model>-<cluster>.")] = None,
-    ray: RayOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ray: Ray = None,
+    as_json: Json = False,
 ) -> None:
     """Find the fastest strategy of MODEL on a cluster, and how much faster any other can be at most."""
     import json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simcore.apps.run.run_sim import ForceOption, InterferenceOption
+from simcore.apps.options import Edits, Force, Interference, Json
 
 if TYPE_CHECKING:
     from simcore.apps.progress import StageTimer
@@ -21,14 +21,7 @@ def replay(
     gaps: Annotated[
         str, typer.Option(help="Launch latencies and gaps between kernels: 'recorded', or 'typical' for all.")
     ] = "recorded",
-    edits: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--edit",
-            metavar="KEY=VALUE",
-            help="What if: change the graph; repeatable, in the order given. Keys: docs/what-if.md.",
-        ),
-    ] = None,
+    edits: Edits = None,
     level: Annotated[
         str,
         typer.Option(
@@ -45,21 +38,21 @@ def replay(
             " recorded on. Default: the recorded GPU's.",
         ),
     ] = None,
-    interference: InterferenceOption = "shared",
+    interference: Interference = "shared",
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
     ] = False,
     sm_series: Annotated[
         bool, typer.Option("--sm-series", help="With --json: SM utilisation per 1 ms, step by step.")
     ] = False,
-    force: ForceOption = False,
+    force: Force = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write a run folder, for report, compare and Perfetto.")
     ] = None,
     kineto: Annotated[
         Path | None, typer.Option(help="Also write the replay as profiler traces (JSON, gzip); needs --out.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Replay recorded traces and compare with the recording."""
     import json

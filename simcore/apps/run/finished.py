@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simcore.apps.options import Json
+
 if TYPE_CHECKING:
     from simcore.analysis import StepAnalysis
     from simcore.graph import Graph
@@ -48,7 +50,7 @@ def report(
         int, typer.Option(min=0, max=65535, help="Of --serve; Perfetto's viewer needs 9001.")
     ] = 9001,
     top: Annotated[int, typer.Option(min=1, help="Rows in the tables of kernels and communication.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Summarise a run; with --perfetto, --kineto or --plot, also export it; with --list, list all."""
     import json
@@ -131,7 +133,7 @@ def compare(
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page of both, side by side.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare two runs: inputs that differ, step time, breakdown, what explains it, ops, stages."""
     import json
@@ -171,7 +173,7 @@ def export_chakra(
             metavar="NAME", help="Kernels of which build (workload.kernels; default: the usual), or traced."
         ),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the execution graph of a workload as Chakra execution traces."""
     import json

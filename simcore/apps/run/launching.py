@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from simcore.apps.progress import say
 from simcore.errors import InputError
@@ -20,27 +18,6 @@ if TYPE_CHECKING:
     from simcore.timeline.info import StepBand
     from workloads.jobs import Description
     from workloads.jobs.launch import Launch
-
-FromMegatron = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FLAGS|FILE",
-        help="Megatron-LM's flags, or a launch script, argument file or YAML of them, in place of WORKLOAD"
-        " (docs/launch.md).",
-    ),
-]
-FromTorchtitan = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FLAGS|FILE", help="torchtitan's flags, or a script or TOML file of them, likewise."
-    ),
-]
-Emit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FRAMEWORK", help="Also write a file by which this framework runs the job (docs/launch.md)."
-    ),
-]
 
 
 def launch_asked(**given: str | None) -> tuple[str, str] | None:

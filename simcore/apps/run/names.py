@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from simcore.apps.options import Json
+
 Row = dict[str, Any]
 _WIDTH: Final = 80
 
@@ -19,7 +21,7 @@ def list_names(
         ),
     ],
     word: Annotated[str, typer.Argument(help="Only those whose name holds this.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the names that other commands take."""
     import json

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
+from simcore.apps.options import Edits, Emit, Force, FromMegatron, FromTorchtitan, Interference, Json
 from simcore.apps.run.names import complete_cluster, complete_workload
 
 if TYPE_CHECKING:
     from simcore.analysis import StepAnalysis
-    from simcore.apps.progress import StageTimer
-    from simcore.apps.run.question import RunQuestion
+    from simcore.apps.amounts import Amount
     from simcore.apps.run.scenario import Scenario
-    from simcore.apps.run.simulation import FinishedRun
     from simcore.rules import Rule
     from simcore.timeline import RunInfo
-
-InterferenceOption = Annotated[
-    str,
-    typer.Option(
-        metavar="shared|learned[:FILE]",
-        help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
-        " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
-    ),
-]
-ForceOption = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Take numbers of hardware that none has (the run says so); write over the answer to another"
-        " question.",
-    ),
-]
 
 
 def run_sim(
@@ -76,14 +58,7 @@ def run_sim(
             " network.routing=spread|ecmp, network.max_events (the last three for --network packet).",
         ),
     ] = None,
-    edits: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--edit",
-            metavar="KEY=VALUE",
-            help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
-        ),
-    ] = None,
+    edits: Edits = None,
     rules: Annotated[
         list[Path] | None,
         typer.Option(
@@ -93,7 +68,7 @@ def run_sim(
             " The file is run.",
         ),
     ] = None,
-    interference: InterferenceOption = "shared",
+    interference: Interference = "shared",
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,
@@ -124,7 +99,7 @@ def run_sim(
             help="Described jobs: simulate two steps of few microbatches, continue in a straight line.",
         ),
     ] = False,
-    force: ForceOption = False,
+    force: Force = False,
     from_megatron: FromMegatron = None,
     from_torchtitan: FromTorchtitan = None,
     emit: Emit = None,
@@ -153,7 +128,7 @@ def run_sim(
             help="With --tokens or --samples: and what they cost (docs/planning.md).",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
     # Imported here: --help and usage errors answer at once.
@@ -196,19 +171,8 @@ def run_sim(
         lines, answer = memory_answer(scenario, snapshot=memory_snapshot, picture=memory_picture)
         print(json.dumps(answer) if as_json else "\n".join(lines))
         return
-    if amount is not None:
-        from simcore.apps.run.loading import loaded_cluster
-        from simcore.units import what_counts
-
-        _, job = loaded_cluster(scenario)
-        if job is not None:  # what cannot be is known before the run
-            amount.of(what_counts(job.training.seq), job.training.seq)
-    if prices:
-        from simcore.apps.prices import read_prices
-        from simcore.hardware import load_cluster
-
-        on = load_cluster(scenario.cluster, scenario.settings.hardware, force=scenario.force)
-        read_prices(prices, (on,)).gpu_hour(on)  # a GPU without a price is known before the run
+    _check_cost(scenario, amount, prices)
+    from simcore.apps.run.show import print_run, run_object
     from simcore.apps.run.simulation import run_scenario
 
     own: tuple[Rule, ...] = ()
@@ -219,17 +183,11 @@ def run_sim(
 
     if own and steady_state:
         raise InputError("--steady-state continues a shorter step, which rules would see: leave one out")
-
-    def run(
-        scenario: Scenario, out: Path | None, stages: StageTimer, question: RunQuestion | None = None
-    ) -> FinishedRun:
-        return run_scenario(
-            scenario, out, stages,
-            fold=not no_fold, edits=edits or (), rules=own, learned=learned, perfetto=perfetto, page=page,
-            tornado=tornado, emit=emit or "", advise=True, question=question,
-            meanwhile=None if as_json else _tables,
-        )  # fmt: skip
-
+    run = partial(
+        run_scenario,
+        fold=not no_fold, edits=edits or (), rules=own, learned=learned, perfetto=perfetto, page=page,
+        tornado=tornado, emit=emit or "", advise=True, meanwhile=None if as_json else _tables,
+    )  # fmt: skip
     continued = None
     if steady_state:
         from simcore.apps.run.steady_state import Continued, run_steady_state
@@ -246,43 +204,26 @@ def run_sim(
         cost = cost_of_run(outcome.info, outcome.analysis.throughput.tokens_per_s, amount, prices)
     wall_s = time.perf_counter() - began
     if as_json:
-        from simcore.report import json_object
-        from simcore.timeline.schema import TIMELINE_FILE
-
-        path = outcome.run_dir / TIMELINE_FILE
-        shown = json_object(outcome.info, outcome.analysis, path, wall_s)
-        if continued is not None:
-            shown = {**continued.shown, "wall_s": wall_s}
-        if cost is not None:
-            shown["cost"] = cost.as_object()
-        if outcome.info.tornado:
-            shown["tornado"] = [one.model_dump() for one in outcome.info.tornado]
-        if outcome.rules:
-            from simcore.apps.run.ruled import rules_object
-
-            shown["rules"] = rules_object(outcome.rules)
-        if outcome.edits:
-            shown["edits"] = [change.as_object() for change in outcome.edits]
-        print(json.dumps(shown))
+        print(json.dumps(run_object(outcome, wall_s, cost, continued)))
     else:
-        _print_finished(outcome, wall_s)
-        if cost is not None:
-            print(cost.line())
-        if continued is not None:
-            print(continued.note)
-        if outcome.info.tornado:
-            from simcore.apps.run.tornado import tornado_lines
+        print_run(outcome, wall_s, cost, continued)
 
-            print("\n".join(tornado_lines(outcome.info.tornado, outcome.analysis.step_s)))
-        if outcome.edits:
-            from simcore.apps.output import print_wide
-            from simcore.apps.run.edits import edit_table
 
-            print_wide(edit_table(outcome.edits))
-        if outcome.rules:
-            from simcore.apps.run.ruled import rules_lines
+def _check_cost(scenario: Scenario, amount: Amount | None, prices: str | None) -> None:
+    """Before the run: an amount that the job does not count, and a GPU without a price, are errors."""
+    if amount is not None:
+        from simcore.apps.run.loading import loaded_cluster
+        from simcore.units import what_counts
 
-            print("\n".join(rules_lines(outcome.rules)))
+        _, job = loaded_cluster(scenario)
+        if job is not None:
+            amount.of(what_counts(job.training.seq), job.training.seq)
+    if prices:
+        from simcore.apps.prices import read_prices
+        from simcore.hardware import load_cluster
+
+        on = load_cluster(scenario.cluster, scenario.settings.hardware, force=scenario.force)
+        read_prices(prices, (on,)).gpu_hour(on)
 
 
 def _tables(info: RunInfo, analysis: StepAnalysis) -> str:
@@ -290,28 +231,3 @@ def _tables(info: RunInfo, analysis: StepAnalysis) -> str:
     from simcore.apps.output import summary_text
 
     return summary_text(info, analysis)
-
-
-def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
-    """A run's summary, and where its files are."""
-    from simcore.apps.output import answered_line, left_out_notes, print_summary
-    from simcore.apps.progress import as_started
-    from simcore.apps.run.beside import PERFETTO_FILE
-    from simcore.report.page import PAGE_FILE
-
-    run_dir = outcome.run_dir
-    page = run_dir / PAGE_FILE
-    ranks = outcome.perfetto_ranks
-    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-    file = f"{run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}"
-    notes = (
-        outcome.info.assumptions[0],
-        f"simulated in {wall_s:.1f} s: {answered_line(outcome.answered, outcome.info.engine_events)}",
-        f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
-        *([f"page: {page}"] if page.is_file() else ()),
-        *([f"Perfetto (ui.perfetto.dev): {file}"] if ranks else ()),
-        *left_out_notes(outcome.perfetto_left_out),
-        f"{'other ranks' if ranks else 'Perfetto'}: python scripts/report.py {run_dir} --perfetto FILE"
-        " --ranks 0,1,2 (--host: host lanes)",
-    )
-    print_summary(outcome.tables, map(as_started, notes))

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from simcore.apps.child import ask_run_sim
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 from simcore.records import dataclass
@@ -111,7 +112,7 @@ def bandwidth_study(
         list[str] | None,
         typer.Argument(metavar="MODEL", help=f"Of {', '.join(MODELS)}. Default: all.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What a slower network costs traced data-parallel jobs, against Echo's table 10."""
     for name in models or ():

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from simcore.apps.options import Json, Settings
 from simcore.errors import InputError
 from simcore.records import dataclass
 
@@ -114,9 +115,7 @@ def codesign(
     factors: Annotated[
         str, typer.Option("--times", help="By how much each resource is multiplied.")
     ] = "2,4,10",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of run_sim.py; repeatable.")
-    ] = None,
+    settings: Settings = None,
     search: Annotated[
         str, typer.Option(metavar="AXES", help="Axes of strategies, as plan.py takes them. Default: its own.")
     ] = "",
@@ -126,7 +125,7 @@ def codesign(
     out: Annotated[
         Path | None, typer.Option(help=f"Folder for {TABLE} and {PICTURE}. Default: none are written.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """More FLOP/s, HBM, NVLink or NICs: what MODEL gains, with the best strategy at each point."""
     from simcore.apps.plan.asking import checked_limits

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError
 from simcore.outside import quoted
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def fidelity_study(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="A sample of the cases, under a minute.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="SVG", help="Draw the differences by size.")] = None,
     rails: Annotated[

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import ask_run_sim
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError
 from simcore.files import whole_text
@@ -42,7 +43,7 @@ def forecast(
     beside: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Write today's answers beside the frozen ones.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Predictions that were frozen before they were scored, asked again."""
     if beside is not None and beside.resolve() == table.resolve():

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.analysis.totals import Total
+from simcore.apps.options import Json
 from simcore.apps.progress import StageTimer, say
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.run.simulation import FinishedRun, run_scenario
@@ -149,7 +150,7 @@ def madmax_study(
         list[str] | None,
         typer.Argument(metavar="MODEL", help=f"Of {', '.join(MODELS)}. Default: all.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """MAD-Max's findings beside ours: parts, exposed communication, gains over shards everywhere, 12T."""
     for name in models or ():

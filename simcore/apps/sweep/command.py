@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.workers import RayOption
+from simcore.apps.options import Json, Prices, Ray
 
 
 def sweep(
@@ -30,18 +30,13 @@ def sweep(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: all cores.")] = None,
-    ray: RayOption = None,
+    ray: Ray = None,
     limit: Annotated[
         float, typer.Option("--case-limit", metavar="SECONDS", help="A case that needs longer has failed.")
     ] = 3600.0,
-    prices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|aws|azure|gcp", help="What GPUs cost an hour (docs/planning.md): rows get costs."
-        ),
-    ] = None,
+    prices: Prices = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what has failed.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate every case of SPEC; asked again, what is done is not done again."""
     import json

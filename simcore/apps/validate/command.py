@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simcore.apps.errors import one_option
+from simcore.apps.options import Json
 from simcore.apps.process import collect_as_usual
 from simcore.outside import printable
 
@@ -44,7 +45,7 @@ def validate(
         list[str] | None,
         typer.Option(metavar="CSV ...", help="Measured strategies, in groups or as published runs."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     family: Annotated[str, typer.Option(help="Of --runs: only the rows of this family.")] = "",
     limit: Annotated[int, typer.Option(metavar="N", help="Of --runs: N rows of each family.")] = 0,
     show: Annotated[str, typer.Option(metavar="ID", help="Of --runs: print a row as YAML for run_sim.")] = "",

@@ -7,17 +7,10 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, redirect_stdout
 from importlib.util import find_spec
-from typing import Annotated, Protocol, TypeVar
-
-import typer
+from typing import Protocol, TypeVar
 
 from simcore.apps.workers.local import LocalWorkers
 from simcore.errors import InputError
-
-RayOption = Annotated[
-    str | None,
-    typer.Option("--ray", metavar="HOST:PORT|auto|local", help="Simulate on a Ray cluster (docs/sweeps.md)."),
-]
 
 Job = TypeVar("Job")
 Found = TypeVar("Found")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from simcore.apps.options import Json
 from simcore.apps.progress import say
 from simcore.errors import InputError
 
@@ -24,7 +25,7 @@ def profile_gpu(
     fit_only: Annotated[
         Path | None, typer.Option("--fit-only", metavar="DIR", help="Fit what was measured before; no GPU.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure the GPU that torch sees, and fit a hardware profile to it."""
     import json

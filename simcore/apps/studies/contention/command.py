@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from simcore.apps.options import Json
+
 
 def contention_study(
     traces: Annotated[
@@ -34,7 +36,7 @@ def contention_study(
     ] = False,
     steps: Annotated[bool, typer.Option("--steps", help="Also replay the steps with shared GPUs.")] = False,
     sms_per_channel: Annotated[float, typer.Option(metavar="N", help="What if a channel took N SMs.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Kernels beside communication: predicted slowdown against recorded and published ones."""
     import json
