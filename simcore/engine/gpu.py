@@ -26,17 +26,17 @@ import simpy
 from simpy.events import Event
 from simpy.resources import base
 
-from simcore.elementary import plain_sum
 from simcore.engine.execution import Execution
+from simcore.engine.left import Whole
 from simcore.errors import InputError
 from simcore.network.flow import OtherEnd
-from simcore.network.maxmin import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simcore.clock import Clock
     from simcore.engine.execution import Processor
+    from simcore.engine.left import Left
     from simcore.engine.sequence import Environment, KernelSequence
     from simcore.network.flow import Drawer, Network
     from simcore.network.link import Link
@@ -222,7 +222,8 @@ class Gpu:
         self.num_sms = num_sms
         self.hbm_bytes_per_s = hbm_bytes_per_s
         self.hbm_bytes_per_ps = hbm_bytes_per_s * 1e-12
-        self.alone: Environment = (num_sms, self.hbm_bytes_per_ps, 0)  # the whole GPU
+        self._whole = Whole.of(num_sms, hbm_bytes_per_s, fence_ps)
+        self.alone: Environment = self._whole.alone
         self.fence_ps = fence_ps
         self.sms = SmPool(self, num_sms)
         self.copy_engines = simpy.Resource(clock, copy_engines)
@@ -254,16 +255,9 @@ class Gpu:
         or a flow that its kernels could slow down through HBM.
         """
         sms = self.sms
-        if len(self.executions) > 1 or sms.put_queue or sms.held >= self.num_sms:
+        if len(self.executions) > 1 or sms.put_queue or self._limited:
             return None
-        if not self.draws:
-            return (self.num_sms - sms.held, self.hbm_bytes_per_ps, 0) if sms.held else self.alone
-        desired = [wish for _, wish in self.draws.values()]
-        level, _ = share(self.hbm_bytes_per_ps, [*desired, self.hbm_bytes_per_ps])
-        if self._limited or max(desired) > level * (1.0 + 1e-12):
-            return None
-        drawn = plain_sum(a for a, _ in self.draws.values())
-        return self.num_sms - sms.held, max(0.0, self.hbm_bytes_per_ps - drawn), self.fence_ps
+        return self._left().environment
 
     def execute(self, kernels: KernelSequence, launch_ps: int = 0, stream: int = 0) -> Execution:
         """Execute ``kernels`` one after the other; the result is an event and the record of times.
@@ -358,22 +352,17 @@ class Gpu:
                 self._limit_flows(math.inf)
             return
         waiting = self.sms.waiting
-        free = self.num_sms - self.sms.held - waiting
-        fence_ps = self.fence_ps if self.draws else 0
-        for execution in running:
-            free -= execution.take_sms(max(0, free), self.sms.held, fence_ps)
-        if len(running) == 1 and not self.draws:
-            alone = running[0]
-            alone.set_speed(min(alone.hbm_wish, self.hbm_bytes_per_ps), retirements=waiting > 0)
-            return
-        wishes = [min(one.hbm_wish, self.hbm_bytes_per_ps) for one in running]
-        level, _ = share(self.hbm_bytes_per_ps, [desired for _, desired in self.draws.values()] + wishes)
+        left = self._left()
+        wishes = left.place(running, waiting)
+        level = left.level(wishes)
         if self._limited or level < math.inf:
             self._limit_flows(level)
-        drawn = plain_sum(actual for actual, _ in self.draws.values())
-        _, shares = share(max(0.0, self.hbm_bytes_per_ps - drawn), wishes)
-        for execution, bytes_per_ps in zip(running, shares, strict=True):
+            left = self._left()
+        for execution, bytes_per_ps in zip(running, left.shares(wishes), strict=True):
             execution.set_speed(bytes_per_ps, retirements=waiting > 0)
+
+    def _left(self) -> Left:
+        return self._whole.left(self.sms.held, tuple(self.draws.values()))
 
     def _limit_flows(self, level: float) -> None:
         """Tell the network about flows that would take more than their fair share of HBM."""

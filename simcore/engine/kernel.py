@@ -78,6 +78,14 @@ class RunningKernel:
             self.wave_ps = sm_ps / (full + self._wave(blocks - full * slots, slots))
             self.sm_left = 0.0
 
+    def copy(self) -> RunningKernel:
+        """The same state, to go on in another way."""
+        new = object.__new__(type(self))
+        for name in self.__slots__:
+            setattr(new, name, getattr(self, name))
+        new.cohorts = self.cohorts.copy()
+        return new
+
     @property
     def sms_in_use(self) -> int:
         """SMs that its placed blocks occupy.  A fluid kernel gives SMs up at once: 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,9 +18,9 @@ from simcore.engine.rank import Rank
 from simcore.engine.rendezvous import Communicator
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.shortcuts.cells import num_ops
+from simcore.engine.shortcuts.laid import CellTimes
 from simcore.network.flow import OUTSIDE, Flow
 from simcore.network.fluid import FluidNetwork
-from simcore.records import dataclass
 
 if TYPE_CHECKING:
     from simpy.events import Event
@@ -57,6 +56,10 @@ class Disturbance(NamedTuple):
     desired: float = 0.0
 
 
+#: What others do, and when, ps after a cell began.
+Changes = Sequence[tuple[int, Disturbance]]
+
+
 class GpuKind(NamedTuple):
     """SMs, bytes/s of HBM, and what each kernel waits while data moves."""
 
@@ -66,21 +69,6 @@ class GpuKind(NamedTuple):
 
 
 LONG_AGO: Final = -(1 << 60)  # ps: when everything in a cell was launched
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class CellTimes:
-    """What happens in a cell: how long it lasts, its records, and what its flows did to links.
-
-    ``columns`` are (ready, start, end) of items and (start, end) of ops, its streams in turn, ps from the
-    cell's start; -1 where a rank keeps none.  ``changes`` are (time, call, change of the call's rate in
-    bytes/ps).  ``released`` are (end, number) of its watched items, in that order.
-    """
-
-    lasts_ps: int
-    columns: tuple[array[int], ...]
-    changes: tuple[tuple[int, int, float], ...]
-    released: tuple[tuple[int, int], ...]
 
 
 class DisturbedError(Exception):
@@ -213,7 +201,7 @@ class Playing:
         """Whether all items are done."""
         return self._rank.done == self._sizes
 
-    def make(self, changes: Sequence[tuple[int, Disturbance]]) -> None:
+    def make(self, changes: Changes) -> None:
         """What others do, and when after the cell's begin.  Errors: DisturbedError."""
         replay(self.clock, [(since_ps, self, change) for since_ps, change in changes])
 
@@ -232,7 +220,7 @@ class Playing:
         rank = self._rank
         rank.lay_out()
         columns = rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end
-        return times_of(columns, self._cell, changes)
+        return CellTimes.of(self._cell, columns, changes)
 
 
 class Actor(Protocol):
@@ -286,10 +274,8 @@ def _make_all(
         failed.append(error)
 
 
-def make(change: Disturbance, gpu: Gpu, flows: list[Flow], *, is_last: bool = True) -> None:
+def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
     """Have a GPU changed by others, whose flows on it are ``flows``.
-
-    Kernels need not be rated again for a flow that is not the ``is_last`` of several that come at once.
 
     Errors: DisturbedError where SMs are not free.
     """
@@ -302,10 +288,7 @@ def make(change: Disturbance, gpu: Gpu, flows: list[Flow], *, is_last: bool = Tr
     elif kind == DRAWN:
         if number == len(flows):
             flows.append(Flow(gpu.clock, OUTSIDE, ()))
-        if is_last:
-            gpu.draw_changed(flows[number], actual, desired)
-        else:
-            gpu.draws[flows[number]] = actual, desired
+        gpu.draw_changed(flows[number], actual, desired)
     elif kind == ENDED:
         gpu.draw_ended(flows[number])
     else:
@@ -343,28 +326,3 @@ def outside(gpu: Gpu, share: Share) -> list[Flow]:
     flows = [Flow(gpu.clock, OUTSIDE, ()) for _ in draws]
     gpu.draws = dict(zip(flows, draws, strict=True))
     return flows
-
-
-def times_of(
-    columns: tuple[array[int], ...], cell: Cell, changes: tuple[tuple[int, int, float], ...]
-) -> CellTimes:
-    """From records of a cell, and from what its flows did."""
-    _, start, end, _, op_end = columns
-    lasts_ps = item = op = 0
-    watched = {place: number for number, place in enumerate(cell.watched)}
-    released = []
-    for s, stream in enumerate(cell.items):
-        for k, one in enumerate(stream):
-            ops = num_ops(one)
-            if end[item] >= 0:
-                ended = end[item]
-            elif op_end[op + ops - 1] >= 0:
-                ended = max(op_end[op : op + ops])
-            else:
-                assert isinstance(one.work, KernelSequence)
-                ended = start[item] + one.work.alone.after[-1]
-            item, op = item + 1, op + ops
-            lasts_ps = max(lasts_ps, ended)
-            if (s, k) in watched:
-                released.append((ended, watched[s, k]))
-    return CellTimes(lasts_ps, columns, changes, tuple(sorted(released)))

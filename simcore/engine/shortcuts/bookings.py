@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from simcore.engine.rank import Rank
     from simcore.engine.result import Int32Array
-    from simcore.engine.shortcuts.apart import CellTimes
     from simcore.engine.shortcuts.cells import Cells
     from simcore.engine.shortcuts.chain_times import ChainTimes
+    from simcore.engine.shortcuts.laid import CellTimes
     from simcore.graph.ops import IntArray
 
 #: Columns of a rank's record: (ready, start, end) by item, and from this one on (start, end) by op.

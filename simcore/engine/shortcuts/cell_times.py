@@ -24,7 +24,6 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.engine.rank import Rank
 from simcore.engine.shortcuts.apart import (
     Apart,
-    CellTimes,
     Disturbance,
     DisturbedError,
     Executed,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from simcore.engine.items import Call
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.shortcuts.cells import Cell, Pattern
+    from simcore.engine.shortcuts.laid import CellTimes
     from simcore.engine.tape import Tape
 
 #: Courses with changes, some kB each; those that never come again must not fill the memory.
@@ -116,13 +116,13 @@ class CellBook:
         self._links = Apart(Clock(), bytes_per_s)
         self._labs: list[Lab] = []
         self._tapes: dict[Cell, Tape] = {}
-        self._hits = Hits(bytes_per_s, execution)
+        self._hits = Hits()
         self._num_events = 0
 
     @property
     def num_events(self) -> int:
         """What it took."""
-        return self._num_events + self._hits.num_events
+        return self._num_events + self._hits.num_found
 
     def course(self, own: OwnCalls, cell: Cell, share: Share) -> Course:
         """How a cell goes on a rank's GPU with ``share`` taken by others, with its times."""

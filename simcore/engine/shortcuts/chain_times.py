@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
-    from simcore.engine.shortcuts.apart import CellTimes
     from simcore.engine.shortcuts.cells import Pattern
+    from simcore.engine.shortcuts.laid import CellTimes
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -4,76 +4,51 @@ Note [One item]
     Mostly one item of a cell is under way when others change the GPU.  What came before is as it was without
     the change, and what comes after the item, where nothing else is under way by then, goes as in a cell that
     had what is left of the GPU from its start on, later or earlier.  So nothing is played but that item, from
-    its start, and where it is communication, which keeps its links and its SMs, not even that.
+    the last change on (:mod:`.under_way`), and where it is communication, which keeps its links and its SMs,
+    not even that.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from simcore.clock import Clock
-from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, TAKEN, Gpu
-from simcore.engine.items import Item
+from simcore.engine.gpu import DRAWN, ENDED, GIVEN_BACK, TAKEN
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.shortcuts.apart import (
     LONG_AGO,
     RELEASED,
-    Apart,
-    CellTimes,
+    Changes,
     Disturbance,
     DisturbedError,
-    Executed,
     GpuKind,
     Share,
-    gpu_of,
     kind_of,
-    make,
-    outside,
-    times_of,
 )
-from simcore.engine.shortcuts.cells import num_ops
+from simcore.engine.shortcuts.laid import CellTimes, Laid
+from simcore.engine.shortcuts.under_way import Bench, UnderWay
 
 if TYPE_CHECKING:
-    from simcore.engine.execution import Execution
+    from simcore.engine.items import Item
     from simcore.engine.rank import Rank
     from simcore.engine.shortcuts.cells import Cell
-    from simcore.network.flow import Flow
-
-Changes = Sequence[tuple[int, Disturbance]]
-
-
-class _Laid(NamedTuple):
-    """An item of a cell: on which stream, numbers of those that it follows, and of its first op and the
-    one behind its last one.
-    """
-
-    item: Item
-    stream: int
-    after: tuple[int, ...]
-    first: int
-    stop: int
-    is_run: bool  # of kernels
+    from simcore.engine.shortcuts.laid import Columns, LaidItem
 
 
 class Hits:
-    """Finds times of courses from those without their last changes."""
+    """Finds times of courses from those without their last changes.  ``num_found`` counts them."""
 
-    def __init__(self, bytes_per_s: npt.NDArray[np.float64], execution: Executed) -> None:
-        self._network = Apart(Clock(), bytes_per_s)
-        self._execution = execution
-        self._places: dict[Cell, tuple[_Laid, ...]] = {}
-        self._gpus: dict[GpuKind, Gpu] = {}
-        self.num_events = 0
+    def __init__(self) -> None:
+        self._laid: dict[Cell, Laid] = {}
+        self._benches: dict[GpuKind, Bench] = {}
+        self.num_found = 0
 
     def forget(self) -> None:
         """Nothing is played any more."""
-        self._places.clear()
+        self._laid.clear()
 
     def after(
         self,
@@ -89,116 +64,110 @@ class Hits:
         ``undisturbed`` are those in a constant share of the GPU.  None where more has to be played.
         """
         at = changes[-1][0]
-        if any(kind == RELEASED or (since == at and kind == TAKEN) for since, (kind, *_) in changes):
+        for since, change in changes:
+            if change.kind == RELEASED or (since == at and change.kind == TAKEN):
+                return None
+        laid = self._laid.get(cell)
+        if laid is None:
+            laid = self._laid[cell] = Laid.of(cell)
+        items, begins, ends = laid.items, before.begins, before.ends
+        hit, is_under_way, to_come = -1, False, []
+        for n, begin in enumerate(begins):
+            if begin > at:
+                to_come.append(n)
+            elif ends[n] >= at:
+                if begin == at or ends[n] == at:
+                    return None
+                is_under_way = True
+                if items[n].is_run:
+                    if hit >= 0:
+                        return None
+                    hit = n
+        if hit < 0:
+            return before if is_under_way and not to_come else None
+        if items[hit].item.on_copy_engine:
             return None
-        places = self._places.get(cell)
-        if places is None:
-            places = self._places[cell] = _places(cell)
-        begins, ends = spans = _spans(places, before)
-        under_way = [n for n, (begin, end) in enumerate(zip(*spans, strict=True)) if begin <= at <= end]
-        if any(begins[n] == at or ends[n] == at for n in under_way):
-            return None
-        runs = [n for n in under_way if places[n].is_run]
-        to_come = [n for n, begin in enumerate(begins) if begin > at]
-        if not runs:
-            return before if under_way and not to_come else None
-        hit, begin_ps = runs[0], begins[runs[0]]
-        if len(runs) > 1 or places[hit].item.on_copy_engine or any(since == begin_ps for since, _ in changes):
-            return None
-        beside = [n for n, end in enumerate(ends) if n != hit and n not in to_come and end > begin_ps]
-        last = _last(to_come, spans)
-        if to_come and (last is None or cell.is_late):  # launches do not move with what they are for
-            return None
-        calls = _own_changes(rank, [(places[n].item, *_call_times(n, before)) for n in beside], before)
-        if calls is None or {since for since, _ in calls} & {since for since, _ in changes}:
+        last = _last(to_come, begins, ends) if to_come else -1
+        if last is None or (to_come and cell.is_late):  # launches do not move with what they are for
             return None
         try:
-            gpu, execution = self._play(rank, cell, share, places[hit], begin_ps, (changes, calls))
+            under_way = self._under_way(rank, cell, share, changes, before, hit, laid)
+            if under_way is None:
+                return None
+            over = under_way.undisturbed()
+            end_ps = over.end_ps()
         except DisturbedError:
             return None
-        columns = tuple(array("q", column) for column in before.columns)
-        ends[hit] = _record(columns, hit, places[hit], execution)
-        moved = before.changes
-        if last is not None:
-            rest = undisturbed((gpu.sms.held, tuple(gpu.draws.values())))
-            if rest is None:
-                return None
-            others = _spans(places, rest)
-            over = [end for n, end in enumerate(ends) if n not in to_come and n != last]
-            if _last(to_come, others) != last or any(end >= ends[last] for end in over):
-                return None
-            later_ps = ends[last] - others[1][last]
-            for n in to_come:
-                _take_over(columns, rest.columns, n, places[n], later_ps)
-            until_ps, from_ps = min(begins[n] for n in to_come), others[1][last]
-            joined = {time for time, _, by in (*moved, *rest.changes) if by > 0.0}
-            if until_ps in joined or from_ps in joined:
-                return None
-            moved = (
-                *(one for one in moved if one[0] <= until_ps),
-                *((time + later_ps, call, by) for time, call, by in rest.changes if time > from_ps),
-            )
-        return times_of(columns, cell, moved)
+        self.num_found += 1
+        ends = list(ends)
+        ends[hit] = end_ps
+        if last < 0:
+            written = partial(_written, before, hit, items, over)
+            return CellTimes(laid, begins, ends, before.changes, written, under_way)
+        rest = undisturbed(over.share)
+        if rest is None or _last(to_come, rest.begins, rest.ends) != last:
+            return None
+        end_ps, from_ps, until_ps = ends[last], rest.ends[last], min([begins[n] for n in to_come])
+        if any(ends[n] >= end_ps for n in range(len(ends)) if n not in to_come and n != last):
+            return None
+        changed = *before.changes, *rest.changes
+        if any(by > 0.0 and time in (from_ps, until_ps) for time, _, by in changed):
+            return None
+        later_ps, begins = end_ps - from_ps, list(begins)
+        for n in to_come:
+            begins[n], ends[n] = rest.begins[n] + later_ps, rest.ends[n] + later_ps
+        moved = (
+            *(one for one in before.changes if one[0] <= until_ps),
+            *((time + later_ps, call, by) for time, call, by in rest.changes if time > from_ps),
+        )
+        written = partial(_written, before, hit, items, over, rest, to_come, later_ps)
+        return CellTimes(laid, begins, ends, moved, written, under_way)
 
-    def _play(
-        self,
-        rank: Rank,
-        cell: Cell,
-        share: Share,
-        place: _Laid,
-        begin_ps: int,
-        changes: tuple[Changes, Changes],
-    ) -> tuple[Gpu, Execution]:
-        """Play an item from its begin on, with ``changes`` of others and of the cell's own communication.
+    def _under_way(
+        self, rank: Rank, cell: Cell, share: Share, changes: Changes, before: CellTimes, hit: int, laid: Laid
+    ) -> UnderWay | None:
+        """The item that is hit, with ``changes``; None where what the cell itself does to its GPU depends on
+        them.
 
         Errors: DisturbedError where others are concerned.
         """
-        kind = kind_of(rank.gpu)
-        gpu = self._gpus.pop(kind, None) or gpu_of(kind, Clock(), self._network, self._execution)
-        clock = gpu.clock
-        of_others = outside(gpu, share)
-        own: list[Flow] = []
-        all_changes = [(since, change, of_others) for since, change in changes[0]]
-        if changes[1]:
-            all_changes += [(since, change, own) for since, change in changes[1]]
-            all_changes.sort(key=itemgetter(0))
-        execution: Execution | None = None
+        at, place, begin_ps = changes[-1][0], laid.items[hit], before.begins[hit]
+        known = before.under_way
+        if known is not None and known.number == hit:
+            if known.calls_at(at):
+                return None
+            under_way = known.copy()
+            under_way.make([one for one in changes if one[0] == at])
+            return under_way
+        beside = [
+            (laid.items[n].item, *_call_times(n, before))
+            for n, end in enumerate(before.ends)
+            if n != hit and before.begins[n] <= at and end > begin_ps
+        ]
+        calls = _own_changes(rank, beside, before)
+        if calls is None:
+            return None
         work, launch_ps = place.item.work, place.item.launch_ps
         assert isinstance(work, KernelSequence)
-        following = [*((since, change.kind) for since, change, _ in all_changes[1:]), (-1, -1)]
-        for (since, change, flows), then in zip(all_changes, following, strict=True):
-            if execution is None and since > begin_ps:
-                clock.now = begin_ps
-                execution = gpu.execute(
-                    work, launch_ps if cell.is_late else launch_ps + LONG_AGO, place.stream
-                )
-            while gpu.executions and execution is not None and execution.due_ps < since:
-                self._come(execution)
-            clock.now = since
-            make(change, gpu, flows, is_last=then != (since, DRAWN))
-        assert execution is not None  # what hit it came later
-        while gpu.executions:
-            self._come(execution)
-        if gpu.stale:
-            raise DisturbedError
-        clock.agenda.clear()
-        self._gpus[kind] = gpu
-        return gpu, execution
-
-    def _come(self, execution: Execution) -> None:
-        if not execution.come():
-            raise DisturbedError
-        self.num_events += 1
+        kind = kind_of(rank.gpu)
+        bench = self._benches.get(kind)
+        if bench is None:
+            bench = self._benches[kind] = Bench(kind)
+        if not cell.is_late:
+            launch_ps += LONG_AGO
+        under_way = UnderWay(bench, hit, work, launch_ps, begin_ps, share, calls)
+        if any(since == begin_ps or under_way.calls_at(since) for since, _ in changes):
+            return None
+        under_way.make(changes)
+        return under_way
 
 
-def _last(to_come: Sequence[int], spans: tuple[Sequence[int], Sequence[int]]) -> int | None:
-    """The item with whose end those begin that are to come; None without any, or where they do not."""
-    begins, ends = spans
-    if not to_come:
-        return None
+def _last(to_come: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> int | None:
+    """The item with whose end those begin that are to come; None where they do not."""
     over = [n for n in range(len(begins)) if n not in to_come]
     last = max(over, key=ends.__getitem__)
-    if any(ends[n] == ends[last] for n in over if n != last) or any(begins[n] < ends[last] for n in to_come):
+    end_ps = ends[last]
+    if any(ends[n] == end_ps for n in over if n != last) or any(begins[n] < end_ps for n in to_come):
         return None
     return last
 
@@ -239,65 +208,26 @@ def _own_changes(rank: Rank, items: Sequence[tuple[Item, int, int, int]], times:
     return found
 
 
-def _places(cell: Cell) -> tuple[_Laid, ...]:
-    """A cell's items, its streams in turn, as in columns of :class:`CellTimes`."""
-    found = []
-    first_of = np.cumsum([0, *(len(stream) for stream in cell.items)]).tolist()
-    op = 0
-    for s, stream in enumerate(cell.items):
-        for k, item in enumerate(stream):
-            after = [first_of[other] + awaited for other, awaited in item.waits]
-            if k:
-                after.append(first_of[s] + k - 1)
-            stop = op + num_ops(item)
-            is_run = isinstance(item.work, KernelSequence)
-            found.append(_Laid(item, s, tuple(after), op, stop, is_run))
-            op = stop
-    return tuple(found)
-
-
-def _spans(places: Sequence[_Laid], times: CellTimes) -> tuple[list[int], list[int]]:
-    """When each item is with the GPU: kernels from when their stream has come to them, communication from
-    when it asks for SMs.
+def _written(
+    before: CellTimes, hit: int, items: Sequence[LaidItem], over: UnderWay,
+    rest: CellTimes | None = None, to_come: Sequence[int] = (), later_ps: int = 0,
+) -> Columns:  # fmt: skip
+    """Columns as ``before`` but for the item that was hit, and for those that come ``later_ps`` later than in
+    the ``rest``.
     """
-    ready, start, end, _, op_end = times.columns
-    ends = []
-    for n, place in enumerate(places):
-        if end[n] >= 0:
-            ends.append(end[n])
-        elif op_end[place.stop - 1] >= 0:
-            ends.append(max(op_end[place.first : place.stop]))
-        else:
-            work = place.item.work
-            assert isinstance(work, KernelSequence)
-            ends.append(start[n] + work.alone.after[-1])
-    begins = [
-        max([ends[other] for other in place.after], default=0) if place.is_run else ready[n]
-        for n, place in enumerate(places)
-    ]
-    return begins, ends
-
-
-def _record(columns: Sequence[array[int]], number: int, place: _Laid, execution: Execution) -> int:
-    """Note an item's times; returns when it ended."""
+    columns = tuple([array("q", column) for column in before.columns])
     _, start, _, op_start, op_end = columns
-    first, stop, origin = place.first, place.stop, execution.origin_ps
-    if origin is None:
-        start[number] = -1
+    execution, (_, _, first, stop, _) = over.played(), items[hit]
+    if execution.origin_ps is None:
+        start[hit] = -1
         op_start[first:stop] = array("q", execution.starts)
         op_end[first:stop] = array("q", execution.ends)
-        return execution.ends[-1]
-    start[number] = origin
-    op_start[first:stop] = op_end[first:stop] = array("q", [-1]) * (stop - first)
-    work = place.item.work
-    assert isinstance(work, KernelSequence)
-    return origin + work.alone.after[-1]
-
-
-def _take_over(
-    columns: Sequence[array[int]], others: Sequence[array[int]], number: int, place: _Laid, later_ps: int
-) -> None:
-    """Note an item's times as they are in other columns, but later."""
-    for column, (mine, theirs) in enumerate(zip(columns, others, strict=True)):
-        part = slice(number, number + 1) if column < 3 else slice(place.first, place.stop)
-        mine[part] = array("q", [time + later_ps if time >= 0 else -1 for time in theirs[part]])
+    else:
+        start[hit] = execution.origin_ps
+        op_start[first:stop] = op_end[first:stop] = array("q", [-1]) * (stop - first)
+    for n in to_come:
+        assert rest is not None
+        for column, (mine, theirs) in enumerate(zip(columns, rest.columns, strict=True)):
+            part = slice(n, n + 1) if column < 3 else slice(items[n].first, items[n].stop)
+            mine[part] = array("q", [time + later_ps if time >= 0 else -1 for time in theirs[part]])
+    return columns

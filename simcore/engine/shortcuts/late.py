@@ -20,10 +20,11 @@ from simcore.engine.shortcuts.chain_times import strung
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
-    from simcore.engine.shortcuts.apart import CellTimes, Share
+    from simcore.engine.shortcuts.apart import Share
     from simcore.engine.shortcuts.cell_times import CellBook, OwnCalls
     from simcore.engine.shortcuts.cells import Cell, Cells, Chain
     from simcore.engine.shortcuts.chain_times import ChainTimes
+    from simcore.engine.shortcuts.laid import CellTimes
     from simcore.engine.tape import Tape
 
 #: Chains that are made before it counts whether they come again.

@@ -13,8 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from simcore.engine.execution import Execution
-from simcore.engine.kernel import RunningKernel
+from simcore.engine.execution import NEVER, Execution
 from simcore.records import dataclass
 
 if TYPE_CHECKING:
@@ -30,12 +29,12 @@ class Runs:
 
     def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
         """See :class:`simcore.engine.gpu.Gpu`."""
-        run = _Run(gpu, kernels, launch_ps)
+        run = Run(gpu, kernels, launch_ps)
         run.book = self
         return run
 
 
-class _Run(Execution):
+class Run(Execution):
     """Kernels under one timer as long as their share of the GPU is constant."""
 
     book: Runs
@@ -69,37 +68,67 @@ class _Run(Execution):
 
     def _begin_run(self, environment: Environment) -> None:
         """One timer for all kernels from ``index`` on."""
-        gpu, kernels, i = self._gpu, self._kernels, self.index
-        now = gpu.clock.now
+        now, i = self._gpu.clock.now, self.index
         self._first = i
         self._environment = environment
-        timing = self._timing = kernels.alone if environment is gpu.alone else self._timing_in(environment)
-        if now >= self._launch_base + timing.lag[i]:  # the host is ahead: kernels follow back to back
-            self._limited_starts = None
+        timing = self._timing = self._timing_in(environment)
+        self._limited_starts, end_ps = self._planned(i, now, timing)
+        if self._limited_starts is None:
             self._since = now - timing.before[i]
-            self.set(self._since + timing.after[-1])
-        else:
-            base, behind = self._launch_base, now - timing.before[i]
-            starts = self._limited_starts = []
-            for before, launch in zip(timing.before[i:], kernels.launch[i:], strict=True):
-                behind = max(behind, base + launch - before)
-                starts.append(before + behind)
-            self.set(starts[-1] + timing.after[-1] - timing.before[-1])
+        self.set(end_ps)
+
+    def _planned(self, i: int, now: int, timing: Timing) -> tuple[list[int] | None, int]:
+        """When all kernels from ``i`` on are over that begin now in a constant share of the GPU.
+
+        Also when each of them starts, where launches hold them up.
+        """
+        if now >= self._launch_base + timing.lag[i]:  # the host is ahead: kernels follow back to back
+            return None, now - timing.before[i] + timing.after[-1]
+        base, behind = self._launch_base, now - timing.before[i]
+        starts = []
+        for before, launch in zip(timing.before[i:], self._kernels.launch[i:], strict=True):
+            behind = max(behind, base + launch - before)
+            starts.append(before + behind)
+        return starts, starts[-1] + timing.after[-1] - timing.before[-1]
+
+    def end_ps(self) -> int:
+        """When the last kernel ends if the share of the GPU stays as it is; :data:`NEVER` where it cannot be
+        said.
+        """
+        if self._first >= 0:
+            return self.due_ps
+        i, end_ps = self.index, self.due_ps
+        if self.kernel is not None:
+            i, end_ps = i + 1, self._end_ps
+        if i == self._kernels.num_kernels or end_ps >= NEVER:
+            return end_ps
+        environment = self._gpu.environment()
+        if environment is None:
+            return NEVER
+        return self._planned(i, end_ps, self._timing_in(environment))[1]
 
     def _timing_in(self, environment: Environment) -> Timing:
         """Times of the kernels with a constant share of the GPU (remembered on the sequence)."""
-        timing = self._kernels.timings.get(environment)
+        gpu, kernels = self._gpu, self._kernels
+        if environment is gpu.alone:
+            return kernels.alone
+        timing = kernels.timings.get(environment)
         if timing is None:
-            sms, hbm, fence_ps = environment
-            durations = []
-            for demand in self._kernels.demand:
-                kernel = self.kernel = RunningKernel(self._gpu.num_sms, *demand)
-                self.start_ps = self._since = self._fence_ps = 0
-                self.take_sms(sms, self._gpu.num_sms - sms, fence_ps)
-                durations.append(round(kernel.fixed_left + self._book(min(self.hbm_wish, hbm))))
-            self.kernel = None
-            timing = self._kernels.remember(environment, durations)
+            timing = kernels.remember(environment, Run(gpu, kernels, 0).durations(environment))
         return timing
+
+    def durations(self, environment: Environment) -> list[int]:
+        """What each kernel takes with a constant share of the GPU, ps.  For one that does nothing else."""
+        found = []
+        sms, hbm, fence_ps = environment
+        for number in range(self._kernels.num_kernels):
+            self.index = number
+            self._begin(0)
+            self.take_sms(sms, self._gpu.num_sms - sms, fence_ps)
+            needed = self._book(min(self.hbm_wish, hbm))
+            assert self.kernel is not None
+            found.append(round(self.kernel.fixed_left + needed))
+        return found
 
     def _record_run(self, stop: int) -> None:
         """Kernels of the run up to ``stop`` have run as planned."""

@@ -53,6 +53,8 @@ class Shared:
             alone = self.alone.get(course.cell)
             if alone is None:
                 alone = self.alone[course.cell] = Pattern.of((course.cell,))
+            assert course.times is not None
+            course.times.close()
             found = self.of_course[course] = strung([course.times], alone)
         return found
 
