@@ -35,7 +35,25 @@ if TYPE_CHECKING:
     from simcore.engine.items import Item
     from simcore.engine.rank import Rank
     from simcore.engine.shortcuts.cells import Cell
-    from simcore.engine.shortcuts.laid import Columns, LaidItem
+    from simcore.engine.shortcuts.laid import Columns, LaidItem, LinkChanges
+
+
+class _Hit(CellTimes):
+    """Times of a cell of which one item was hit, and that item ``under_way``."""
+
+    __slots__ = ("under_way",)
+
+    def __init__(
+        self, laid: Laid, begins: Sequence[int], ends: Sequence[int], changes: LinkChanges,
+        written: Callable[[], Columns], under_way: UnderWay,
+    ) -> None:  # fmt: skip
+        super().__init__(laid, begins, ends, changes, written)
+        self.under_way: UnderWay | None = under_way
+
+    def close(self) -> None:
+        """Also lets go of what was under way."""
+        super().close()
+        self.under_way = None
 
 
 class Hits:
@@ -103,7 +121,7 @@ class Hits:
         ends[hit] = end_ps
         if last < 0:
             written = partial(_written, before, hit, items, over)
-            return CellTimes(laid, begins, ends, before.changes, written, under_way)
+            return _Hit(laid, begins, ends, before.changes, written, under_way)
         rest = undisturbed(over.share)
         if rest is None or _last(to_come, rest.begins, rest.ends) != last:
             return None
@@ -121,7 +139,7 @@ class Hits:
             *((time + later_ps, call, by) for time, call, by in rest.changes if time > from_ps),
         )
         written = partial(_written, before, hit, items, over, rest, to_come, later_ps)
-        return CellTimes(laid, begins, ends, moved, written, under_way)
+        return _Hit(laid, begins, ends, moved, written, under_way)
 
     def _under_way(
         self, rank: Rank, cell: Cell, share: Share, changes: Changes, before: CellTimes, hit: int, laid: Laid
@@ -132,7 +150,7 @@ class Hits:
         Errors: DisturbedError where others are concerned.
         """
         at, place, begin_ps = changes[-1][0], laid.items[hit], before.begins[hit]
-        known = before.under_way
+        known = before.under_way if isinstance(before, _Hit) else None
         if known is not None and known.number == hit:
             if known.calls_at(at):
                 return None

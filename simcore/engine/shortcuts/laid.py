@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from simcore.engine.items import Item
     from simcore.engine.shortcuts.cells import Cell
-    from simcore.engine.shortcuts.under_way import UnderWay
 
     Columns = tuple[array[int], ...]
     LinkChanges = tuple[tuple[int, int, float], ...]
@@ -62,10 +61,10 @@ class CellTimes:
     in that order.
 
     ``begins`` and ``ends`` are when items are with the GPU: kernels from when their stream has come to them,
-    communication from when it asks for SMs.  ``under_way``: the item that others' last change hit.
+    communication from when it asks for SMs.
     """
 
-    __slots__ = ("_columns", "_written", "begins", "changes", "ends", "lasts_ps", "released", "under_way")
+    __slots__ = ("_columns", "_written", "begins", "changes", "ends", "lasts_ps", "released")
 
     def __init__(
         self,
@@ -74,14 +73,12 @@ class CellTimes:
         ends: Sequence[int],
         changes: LinkChanges,
         written: Callable[[], Columns],
-        under_way: UnderWay | None = None,
     ) -> None:
         self.begins, self.ends, self.changes = begins, ends, changes
         self.lasts_ps = max(ends, default=0)
         watched = laid.watched
         released = [(ends[item], number) for number, item in enumerate(watched)]
         self.released = tuple(sorted(released) if len(released) > 1 else released)
-        self.under_way = under_way
         self._written = written
         self._columns: Columns | None = None
 
@@ -94,9 +91,8 @@ class CellTimes:
         return self._columns
 
     def close(self) -> None:
-        """The cell has been over once: have its columns written, and let go of what was under way."""
+        """The cell has been over once: have its columns written."""
         _ = self.columns
-        self.under_way = None
 
     @classmethod
     def of(cls, cell: Cell, columns: Columns, changes: LinkChanges) -> CellTimes:
