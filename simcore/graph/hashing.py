@@ -30,7 +30,16 @@ def canonical(strings: Strings) -> Strings:
     return Strings(renumber[strings.codes].astype(np.int32), tuple(values))
 
 
-def group_record(group: ProcessGroup) -> dict[str, Any]:
+def records(graph: Graph) -> dict[str, Any]:
+    """Groups, programs and names of templates as JSON values."""
+    return {
+        "groups": [_group_record(graph.groups[name]) for name in sorted(graph.groups)],
+        "programs": [_program_record(program) for program in graph.programs],
+        "template_names": list(graph.template_names),
+    }
+
+
+def _group_record(group: ProcessGroup) -> dict[str, Any]:
     """A process group as JSON values."""
     return {
         "name": group.name,
@@ -41,7 +50,7 @@ def group_record(group: ProcessGroup) -> dict[str, Any]:
     }
 
 
-def program_record(program: Program) -> dict[str, Any]:
+def _program_record(program: Program) -> dict[str, Any]:
     """A program without its skeleton, as JSON values."""
     return {
         "name": program.name,
@@ -60,12 +69,7 @@ def graph_hash(graph: Graph) -> str:
     """
     digest = hashlib.sha256()
     workload = {key: value for key, value in asdict(graph.workload).items() if key not in PROVENANCE}
-    header = {
-        "workload": workload,
-        "groups": [group_record(graph.groups[name]) for name in sorted(graph.groups)],
-        "programs": [program_record(program) for program in graph.programs],
-        "template_names": list(graph.template_names),
-    }
+    header = {"workload": workload, **records(graph)}
     _feed_text(digest, json.dumps(header, sort_keys=True, separators=(",", ":")))
     for program in graph.programs:
         for column in (program.template, program.microbatch, program.chunk):

@@ -8,7 +8,7 @@ is an object per op.  The schema below is the contract between ``workloads`` (wr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
 from typing import Final
@@ -95,6 +95,14 @@ class Strings:
             return np.zeros(len(self.codes), dtype=np.bool_)
         mask: npt.NDArray[np.bool_] = self.codes == self.values.index(value)
         return mask
+
+    def changed(self, values: Mapping[int, object]) -> Strings:
+        """The column with these values, by row."""
+        index = {value: code for code, value in enumerate(self.values)}
+        codes = self.codes.copy()
+        for row, value in values.items():
+            codes[row] = index.setdefault(str(value), len(index))
+        return Strings(codes, tuple(index))
 
     def canonical(self) -> Strings:
         """As :meth:`encode` has it: values in the order of their first rows, those of no row left out."""

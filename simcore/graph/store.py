@@ -23,7 +23,7 @@ from simcore.files import MANIFEST, check_folder, whole_folder
 from simcore.graph.arrow import values_of
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
-from simcore.graph.hashing import canonical, group_record, program_record
+from simcore.graph.hashing import canonical, records
 from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings, stored_name
 from simcore.graph.size import refuse_too_large_graph
 from simcore.graph.structure import check_structure
@@ -125,9 +125,7 @@ def _write_files(graph: Graph, folder: Path) -> None:
     header = {
         "schema_version": SCHEMA_VERSION,
         "workload": asdict(graph.workload),
-        "groups": [group_record(graph.groups[name]) for name in sorted(graph.groups)],
-        "programs": [program_record(program) for program in graph.programs],
-        "template_names": list(graph.template_names),
+        **records(graph),
         "template_start": graph.template_start.tolist(),
     }
     text = json.dumps(header, indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -108,6 +108,17 @@ def residual_sum(
     return x
 
 
+def scaled(op: Op, branch: Tensor, scale: Tensor, wide: Tensor, module: str) -> None:
+    """A branch times a parameter of each channel, which makes it ``wide`` under autocast."""
+    op.run("aten::mul.Tensor", [branch, scale], [wide], module=module, saved_inputs=branch.num_bytes,
+           saved_for="weight")  # fmt: skip
+    op.back(compute("aten::mul.Tensor", [wide, branch], [wide], module=module), "weight")
+    op.back(compute("aten::sum.dim_IntList", [wide], [scale], module=module), "weight")
+    op.back(compute("aten::mul.Tensor", [wide, scale], [wide], module=module), "input")
+    if branch.dtype != wide.dtype:
+        op.back(compute("aten::_to_copy", [wide], [branch], module=module), "input")
+
+
 def _wide_sum(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Tensor:
     """Under autocast a branch of 16 bits is added to a sum of 32; a scale of its channels makes it wide."""
     branch = x.like(*x.shape, dtype=shard.dtype)
@@ -120,12 +131,7 @@ def _wide_sum(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: s
     if model.layer_scale:
         op, scale = tape.op(), x.like(x.shape[-1])
         op.parameter(f"{module}.layer_scale", x.shape[-1])
-        op.run("aten::mul.Tensor", [branch, scale], [x], module=module, saved_inputs=branch.num_bytes,
-               saved_for="weight")  # fmt: skip
-        op.back(compute("aten::mul.Tensor", [x, branch], [x], module=module), "weight")
-        op.back(compute("aten::sum.dim_IntList", [x], [scale], module=module), "weight")
-        op.back(compute("aten::mul.Tensor", [x, scale], [x], module=module), "input")
-        op.back(compute("aten::_to_copy", [x], [branch], module=module), "input")
+        scaled(op, branch, scale, x, module)
         branch = x
     op = tape.op()
     # In another order than the branch's, the sum computes the address of every element.

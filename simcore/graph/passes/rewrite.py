@@ -116,20 +116,12 @@ def _ops(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> Op
         column = getattr(graph.ops, spec.name)
         changes = {one.anchor: one.columns[spec.name] for one in replacements if spec.name in one.columns}
         if isinstance(column, Strings):
-            columns[spec.name] = _replace_strings(column, changes).take(kept)
+            columns[spec.name] = column.changed(changes).take(kept)
         else:
             changed = forward_op if spec.name == "forward_op" else column.copy()
             changed[list(changes)] = [int(value) for value in changes.values()]
             columns[spec.name] = changed[kept]
     return OpTable(**columns)  # type: ignore[arg-type]
-
-
-def _replace_strings(column: Strings, changes: Mapping[int, str | int]) -> Strings:
-    index = {value: code for code, value in enumerate(column.values)}
-    codes = column.codes.copy()
-    for row, value in changes.items():
-        codes[row] = index.setdefault(str(value), len(index))
-    return Strings(codes, tuple(index))
 
 
 def _forward_ops(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> IntArray:

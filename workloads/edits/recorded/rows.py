@@ -38,14 +38,21 @@ def replayed(job: EditableJob, rows: Sequence[IntArray]) -> EditableJob:
     return met(replace(job, graph=edited, ranks=tuple(ranks), origin=None))
 
 
-def _edges(job: EditableJob, index: int, mine: IntArray) -> IntArray:
-    """Sources and targets, counted from the rank's first new row."""
+def sources_of(job: EditableJob, index: int) -> dict[int, list[int]]:
+    """By row of a rank: the rows that it waits for."""
     graph = job.graph
-    first, last = int(graph.template_start[index]), int(graph.template_start[index + 1])
-    lo, hi = np.searchsorted(graph.edges.dst, [first, last])
+    lo, hi = np.searchsorted(graph.edges.dst, graph.template_start[index : index + 2])
     into: dict[int, list[int]] = {}
     for source, target in zip(graph.edges.src[lo:hi].tolist(), graph.edges.dst[lo:hi].tolist(), strict=True):
         into.setdefault(target, []).append(source)
+    return into
+
+
+def _edges(job: EditableJob, index: int, mine: IntArray) -> IntArray:
+    """Sources and targets, counted from the rank's first new row."""
+    graph = job.graph
+    first, last = graph.template_start[index : index + 2].tolist()
+    into = sources_of(job, index)
     stand_in = _kept(graph.ops.stream.codes[first:last], np.isin(np.arange(first, last), mine)) + first
     latest: dict[int, int] = {}
     found: list[tuple[int, int]] = []

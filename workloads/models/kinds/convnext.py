@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workloads.models.elementary import scaled
 from workloads.models.frozen import Size
 from workloads.models.images import activate, convolution, join_gradients
 from workloads.models.kinds.images import norm_channels
@@ -42,13 +43,7 @@ def scaled_sum(at: Passage, branch: Tensor, entered: Tensor) -> Tensor:
     scale, x = Tensor((1, entered.shape[1], 1, 1), wide), entered.like(*entered.shape, dtype=wide)
     op = tape.op()
     op.parameter(f"{module}.gamma", entered.shape[1])
-    op.run("aten::mul.Tensor", [branch, scale], [x], module=module, saved_inputs=branch.num_bytes,
-           saved_for="weight")  # fmt: skip
-    op.back(compute("aten::mul.Tensor", [x, branch], [x], module=module), "weight")
-    op.back(compute("aten::sum.dim_IntList", [x], [scale], module=module), "weight")
-    op.back(compute("aten::mul.Tensor", [x, scale], [x], module=module), "input")
-    if branch.dtype != wide:
-        op.back(compute("aten::_to_copy", [x], [branch], module=module), "input")
+    scaled(op, branch, scale, x, module)
     tape.op().run("aten::add.Tensor", [x, x], [x], module=module)
     return x
 

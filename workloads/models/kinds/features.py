@@ -60,19 +60,29 @@ def dense_layer(at: Passage, x: Tensor, width: int, act: Neuron, module: str, nu
         return neuron(at, y, act, module)
     each = -(-width // shard.tp)
     if number % 2 == 0:
-        whole = x.like(x.shape[0] * shard.tp, x.shape[1])
-        op = tape.op()
-        op.launch(TapedLaunch(collective("all_gather", whole, "tp", module=module)))
-        op.back(collective("reduce_scatter", whole, "tp", module=module), "input")
-        y = linear(tape, shard, whole, each, Linear(module, bias=True, fp8=False))
+        y = linear(tape, shard, gathered(at, x, module), each, Linear(module, bias=True, fp8=False))
         return neuron(at, y, act, module)
     y = linear(tape, shard, x, width, Linear(module, bias=False, fp8=False))
-    part = y.like(y.shape[0] // shard.tp, width)
-    op = tape.op()
+    return neuron(at, summed(at, y, module), act, module)
+
+
+def gathered(at: Passage, x: Tensor, module: str) -> Tensor:
+    """A rank's own samples become those of all ranks; backward their gradients are summed."""
+    whole = x.like(x.shape[0] * at.shard.tp, x.shape[1])
+    op = at.tape.op()
+    op.launch(TapedLaunch(collective("all_gather", whole, "tp", module=module)))
+    op.back(collective("reduce_scatter", whole, "tp", module=module), "input")
+    return whole
+
+
+def summed(at: Passage, y: Tensor, module: str) -> Tensor:
+    """Parts of products of all samples become sums of a rank's own, to which all ranks' bias is added."""
+    op = at.tape.op()
     op.launch(TapedLaunch(collective("reduce_scatter", y, "tp", module=module)))
     op.back(collective("all_gather", y, "tp", module=module))
-    add_bias(tape, shard, part, Linear(module, bias=True, fp8=False), duplicated=True)
-    return neuron(at, part, act, module)
+    own = y.like(y.shape[0] // at.shard.tp, y.shape[1])
+    add_bias(at.tape, at.shard, own, Linear(module, bias=True, fp8=False), duplicated=True)
+    return own
 
 
 def whole_batch(at: Passage, x: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from simcore.errors import InputError
 from workloads.models.autocast import narrowed
 from workloads.models.frozen import Layers, Width, WidthOrNone
-from workloads.models.kinds.features import joined, whole_batch
+from workloads.models.kinds.features import gathered, joined, summed, whole_batch
 from workloads.models.kinds.tables import looked_up
-from workloads.models.linear import Linear, add_bias, linear
+from workloads.models.linear import Linear, linear
 from workloads.models.listed import BlockKind, BlockSpec, Passage, register
 from workloads.models.lookups import leaves_rows
 from workloads.models.op_tape import TapedLaunch
@@ -79,21 +79,12 @@ def _cross(at: Passage, spec: CrossSpec) -> None:
         joined(at, looked_up(at), in_place=True)
         at.beside["x0"] = [at.x]
     x = narrowed(tape, shard, at.x, module)
-    y = x
-    if shard.tp > 1:
-        whole = x.like(x.shape[0] * shard.tp, x.shape[1])
-        op = tape.op()
-        op.launch(TapedLaunch(collective("all_gather", whole, "tp", module=module)))
-        op.back(collective("reduce_scatter", whole, "tp", module=module), "input")
-        y = whole
+    y = gathered(at, x, module) if shard.tp > 1 else x
     if spec.rank:
         y = linear(tape, shard, y, spec.rank // shard.tp, Linear(f"{module}.u", bias=False, fp8=False))
         y = linear(tape, shard, y, x.shape[1], Linear(f"{module}.v", bias=shard.tp == 1, fp8=False))
         if shard.tp > 1:
-            op = tape.op()
-            op.launch(TapedLaunch(collective("reduce_scatter", y, "tp", module=module)))
-            op.back(collective("all_gather", y, "tp", module=module))
-            add_bias(tape, shard, x, Linear(f"{module}.v", bias=True, fp8=False), duplicated=True)
+            summed(at, y, f"{module}.v")
     else:
         y = linear(tape, shard, y, x.shape[1] // shard.tp, Linear(f"{module}.w", bias=True, fp8=False))
         whole_batch(at, y)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-
 import deepspeed
 import torch
 
-from workloads.tracing.recipes.hugging_face import MODELS, build
+from workloads.tracing.recipes.hugging_face import build, model_parser
 
 
 def main() -> None:
     """Train in bf16 on tokens that are all zero."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=MODELS, default="gpt2")
+    parser = model_parser()
     parser.add_argument("--stage", type=int, choices=(0, 1, 2, 3), default=1)
-    parser.add_argument("--batch", type=int, default=1, help="sequences per microbatch and rank")
-    parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=0)
-    parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
-    parser.add_argument("--train-steps", type=int, default=4)
     options = parser.parse_args()
     deepspeed.init_distributed()
     model, _ = build(options.model, options.layers, options.seq)

@@ -83,21 +83,27 @@ def with_adapters(model: Any, rank: int) -> Any:
     return get_peft_model(model, LoraConfig(r=rank, target_modules=["q_proj", "v_proj"]))
 
 
-def main() -> None:
-    """Train on tokens that are all zero."""
+def model_parser() -> argparse.ArgumentParser:
+    """What all programs of these models are told."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=MODELS, default="gpt2")
-    parser.add_argument("--parallel", choices=PARALLEL, default="ddp")
-    parser.add_argument("--tensor-parallel", type=int, default=1, help="Llama under fsdp2")
     parser.add_argument("--batch", type=int, default=1, help="sequences per microbatch and rank")
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
+    parser.add_argument("--train-steps", type=int, default=4)
+    return parser
+
+
+def main() -> None:
+    """Train on tokens that are all zero."""
+    parser = model_parser()
+    parser.add_argument("--parallel", choices=PARALLEL, default="ddp")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="Llama under fsdp2")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--fp32", action="store_true", help="under ddp: no bf16 autocast")
     parser.add_argument("--experts", default="", help="eager, grouped_mm or batched_mm")
     parser.add_argument("--lora", type=int, default=0, help="rank of adapters of queries and values; peft")
-    parser.add_argument("--train-steps", type=int, default=4)
     options = parser.parse_args()
     device = start()
     inner, blocks = build(options.model, options.layers, options.seq, options.experts)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from workloads.tracing.recipes.hugging_face import MODELS, build
+from workloads.tracing.recipes.hugging_face import build, model_parser
 
 
 class Zeros(Dataset[dict[str, torch.Tensor]]):
@@ -27,14 +25,8 @@ class Zeros(Dataset[dict[str, torch.Tensor]]):
 
 def main() -> None:
     """Train in bf16 autocast, gradients clipped, under DDP or (with ``--fsdp``) FSDP1 layer by layer."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=MODELS, default="gpt2")
-    parser.add_argument("--batch", type=int, default=1, help="sequences per microbatch and rank")
-    parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=0)
-    parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
+    parser = model_parser()
     parser.add_argument("--fsdp", action="store_true")
-    parser.add_argument("--train-steps", type=int, default=4)
     options = parser.parse_args()
     model, _ = build(options.model, options.layers, options.seq)
     arguments = TrainingArguments(

@@ -124,16 +124,6 @@ class ProgramWriter:
         return at
 
 
-def sources_of(job: EditableJob, index: int) -> dict[int, list[int]]:
-    """By row of a rank: the rows that it waits for."""
-    graph = job.graph
-    lo, hi = np.searchsorted(graph.edges.dst, graph.template_start[index : index + 2])
-    into: dict[int, list[int]] = {}
-    for source, target in zip(graph.edges.src[lo:hi].tolist(), graph.edges.dst[lo:hi].tolist(), strict=True):
-        into.setdefault(target, []).append(source)
-    return into
-
-
 def lead_parts(
     job: EditableJob, piece: RecordedAction, beside: Sequence[RecordedAction], exchanges: bool
 ) -> tuple[IntArray, IntArray, str]:

@@ -258,11 +258,7 @@ def _shifted(rank: ImportedRank, by: int, plan: PipelineRewrite) -> ImportedRank
 
 def _patched(column: Strings | IntArray, changes: Mapping[int, str | int]) -> Strings | IntArray:
     if isinstance(column, Strings):
-        index = {value: code for code, value in enumerate(column.values)}
-        codes = column.codes.copy()
-        for row, value in changes.items():
-            codes[row] = index.setdefault(str(value), len(index))
-        return Strings(codes, tuple(index))
+        return column.changed(changes)
     changed = column.copy()
     changed[list(changes)] = [int(value) for value in changes.values()]
     return changed

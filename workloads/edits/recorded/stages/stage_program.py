@@ -8,10 +8,11 @@ import numpy as np
 
 from simcore.graph import Action, OpKind
 from simcore.graph.ops import IntArray
+from workloads.edits.recorded.rows import sources_of
 from workloads.edits.recorded.stages.actions import RecordedAction, RecordedRankStep, shortest_leads
 from workloads.edits.recorded.stages.pipelines import moves
 from workloads.edits.recorded.stages.plan import PipelineRewrite
-from workloads.edits.recorded.stages.program import ProgramWriter, StageExchange, lead_parts, sources_of
+from workloads.edits.recorded.stages.program import ProgramWriter, StageExchange, lead_parts
 
 
 def stage_program(plan: PipelineRewrite, stage: int, index: int, dropped: frozenset[int]) -> ProgramWriter:
