@@ -59,18 +59,19 @@ def verify(graph: Graph) -> list[str]:
         if check is not None:
             check.collectives()
             check.point_to_point()
-    for one in played:
-        _check_has_work(graph, one.flat)
+    _check_has_work(graph)
     return missing_waits(graph, [one.flat for one in played])
 
 
-def _check_has_work(graph: Graph, flat: FlatOps) -> None:
-    program = flat.program
-    if is_on_host(graph.ops.kind[flat.row]).all():
-        raise GraphError(
-            f"program {program.name!r} (rank {program.rank_list()[0]} and {program.num_ranks - 1} more) runs"
-            " nothing on its GPU"
-        )
+def _check_has_work(graph: Graph) -> None:
+    before = np.concatenate([[0], np.cumsum(~is_on_host(graph.ops.kind))])
+    is_idle = np.diff(before[graph.template_start]) == 0
+    for program in graph.programs:
+        if is_idle[program.template].all():
+            raise GraphError(
+                f"program {program.name!r} (rank {program.rank_list()[0]} and {program.num_ranks - 1} more)"
+                " runs nothing on its GPU"
+            )
 
 
 @dataclass(frozen=True)

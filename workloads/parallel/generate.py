@@ -172,20 +172,28 @@ class _Generator:
         together = self._together(stage, actions, firsts | lasts)
         behind = set(together.values())
         pieces = [tuple(id(piece) for piece in chunk.pieces) for chunk in chunks]
-        variants = [
-            _Variant(
-                kind=action.kind,
-                pieces=pieces[action.chunk],
-                layers=chunks[action.chunk].layers,
-                first=number in firsts
-                and (action.kind == "F" or job.gradients_start_empty or job.reduces_at_the_end),
-                last=number in lasts,
-                before=() if number or job.batches_p2p else before,
-                exchange=exchange,
-                paired=job.training.ep_overlap and not job.overlaps_passes and is_paired(actions, number),
+        known: dict[tuple[Any, ...], _Variant] = {}  # exchanges that are equal are the same object
+        variants = []
+        for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True)):
+            first = number in firsts and (
+                action.kind == "F" or job.gradients_start_empty or job.reduces_at_the_end
             )
-            for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True))
-        ]
+            paired = job.training.ep_overlap and not job.overlaps_passes and is_paired(actions, number)
+            key = (action.kind, action.chunk, first, number in lasts, not number, id(exchange), paired)
+            variant = known.get(key)
+            if variant is None:
+                variant = known[key] = _Variant(
+                    kind=action.kind,
+                    pieces=pieces[action.chunk],
+                    layers=chunks[action.chunk].layers,
+                    first=first,
+                    last=number in lasts,
+                    before=() if number or job.batches_p2p else before,
+                    exchange=exchange,
+                    paired=paired,
+                )
+            variants.append(variant)
+        made: dict[int, TemplateBuilder] = {}  # by identity of variants, which are hashed once
         for number, (action, variant) in enumerate(zip(actions, variants, strict=True)):
             if number in together:
                 other = actions[together[number]]
@@ -195,9 +203,10 @@ class _Generator:
             elif number in behind:
                 continue
             else:
-                found = self._templates.get(variant)
+                found = made.get(id(variant)) or self._templates.get(variant)
                 template = found or self._action(variant, chunks[action.chunk])
-                self._templates[variant] = template
+                if id(variant) not in made:
+                    made[id(variant)] = self._templates[variant] = template
             if len(template):
                 skeleton.append((template, action.microbatch, action.chunk))
         if any(action.kind != "F" for action in actions):

@@ -27,7 +27,7 @@ Note [Exchanges in turn]
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import cache, partial
@@ -152,7 +152,7 @@ def plan_messages(
         _in_time(stages, joint=not overlap and num_chunks(schedule) > 1 and placement == "loop")
     first = [tuple(message for _, message in stage.posts.get(-1, [])) for stage in stages]
     stream = cache(partial(p2p_stream, num_stages=len(schedule), per_peer=per_peer))
-    exchanges = [_exchanges(stage, _own_messages(stage, stream), overlap or per_peer) for stage in stages]
+    exchanges = [_exchanges(stage, stream, overlap or per_peer) for stage in stages]
     return first, exchanges
 
 
@@ -242,12 +242,14 @@ def _in_time(stages: list[_StageMessages], *, joint: bool) -> None:
 
 def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
     """Positions of actions after which messages are exchanged together: pairs of F and B that alternate."""
+    if not joint:
+        return [[position] for position in range(len(actions))]
     slots: list[list[int]] = []
     kinds = ["B" if action.sends_back else action.kind for action in actions]
     position = 0
     while position < len(actions):
         alternate = "F" in kinds[position + 2 : position + 3] or "B" in kinds[max(0, position - 1) : position]
-        pair = joint and alternate and kinds[position : position + 2] == ["F", "B"]
+        pair = alternate and kinds[position : position + 2] == ["F", "B"]
         slots.append([position, position + 1] if pair else [position])
         position += len(slots[-1])
     return slots
@@ -278,16 +280,19 @@ def _play(stages: list[_StageMessages]) -> None:
 def _ready(stage: _StageMessages, slot: list[int]) -> int:
     """When the stage's next slot may begin, -1 while what it needs is not done."""
     # Of a pair, the backward may be that of its own forward.
-    within, same = stage.own[slot[0]].done, stage.actions[slot[0]].microbatch
+    own, actions = stage.own, stage.actions
+    within, same = (own[slot[0]].done, actions[slot[0]].microbatch) if len(slot) > 1 else (None, -1)
     ready = stage.slot_end[-1] if stage.slot_end else 0
     for position in slot:
-        microbatch = stage.actions[position].microbatch
-        for done in stage.own[position].needed:
-            if done is within and microbatch == same:
-                continue
-            if done[microbatch] < 0:
+        microbatch = actions[position].microbatch
+        for done in own[position].needed:
+            ended = done[microbatch]
+            if ended < 0:
+                if done is within and microbatch == same:
+                    continue
                 return -1
-            ready = max(ready, done[microbatch])
+            if ended > ready:
+                ready = ended
     return ready
 
 
@@ -314,42 +319,60 @@ def _direction(action: Action, source: int, to: int, count: int) -> Direction:
     return Direction(action.sends_back, delta)
 
 
-def _own_messages(
-    stage: _StageMessages, stream: Callable[[str, Direction], str]
-) -> dict[int, tuple[StageMessage, int]]:
-    """For each action that needs a message: that, and how many its stream has taken since."""
-    # By direction, each with its place on the stream.
-    posted: dict[Direction, deque[tuple[StageMessage, int]]] = defaultdict(deque)
-    issued: Counter[str] = Counter()
-    found = {}
-    for position in range(-1, len(stage.actions) - 1):
-        for message in stage.sends.get(position, ()):
-            issued[stream("send", message.direction)] += 1
-        for _, message in stage.posts.get(position, ()):
-            on = stream("recv", message.direction)
-            posted[message.direction].append((message, issued[on]))
-            issued[on] += 1
-        source = stage.own[position + 1].source
-        if source is not None:
-            message, place = posted[source].popleft()
-            found[position + 1] = message, issued[stream("recv", source)] - 1 - place
-    return found
+class _Lane(NamedTuple):
+    """Messages of one direction at a stage: those posted and not yet needed, each with its place on the
+    stream that receives it, and how many that stream has taken, as has the one that sends (the one element).
+    """
+
+    posted: deque[tuple[StageMessage, int]]
+    received: list[int]
+    sent: list[int]
 
 
 def _exchanges(
-    stage: _StageMessages, own: dict[int, tuple[StageMessage, int]], overlap: bool
+    stage: _StageMessages, stream: Callable[[str, Direction], str], overlap: bool
 ) -> list[ActionMessages]:
-    out = []
-    seen: dict[ActionMessages, ActionMessages] = {}  # most are equal
+    """Messages around each action; most are equal, and then the same object."""
+    taken: defaultdict[str, list[int]] = defaultdict(lambda: [0])
+    lanes: dict[Direction, _Lane] = {}
+    lane_of: dict[int, _Lane] = {}  # by identity of messages and directions, which are hashed once
+
+    def lane(key: int, direction: Direction) -> _Lane:
+        if direction not in lanes:
+            lanes[direction] = _Lane(deque(), *(taken[stream(what, direction)] for what in ("recv", "send")))
+        found = lane_of[key] = lanes[direction]
+        return found
+
+    known: dict[tuple[int, ...], ActionMessages] = {}
+    seen: dict[ActionMessages, ActionMessages] = {}
+    out: list[ActionMessages] = []
     sent: Sequence[StageMessage] = ()
-    for position in range(len(stage.actions)):
-        sends = stage.sends.get(position, ())
-        exchange = ActionMessages(
-            own.get(position),
-            () if overlap or not sent else tuple(sorted({message.direction for message in sent})),
-            tuple(sends),
-            tuple([message for _, message in stage.posts.get(position, ())]),
-        )
-        out.append(seen.setdefault(exchange, exchange))
-        sent = sends
+    nothing: list[tuple[int, StageMessage]] = []
+    for position in range(-1, len(stage.actions)):
+        sends, posts = stage.sends.get(position, ()), stage.posts.get(position, nothing)
+        if position >= 0:
+            source, first, back = stage.own[position].source, None, 0
+            if source is not None:
+                posted, received, _ = lane_of.get(id(source)) or lane(id(source), source)
+                first, place = posted.popleft()
+                back = received[0] - 1 - place
+            awaited = () if overlap else sent
+            key = (id(first), back, *map(id, awaited), 0, *map(id, sends), 0, *[id(one) for _, one in posts])
+            exchange = known.get(key)
+            if exchange is None:
+                made = ActionMessages(
+                    (first, back) if first is not None else None,
+                    tuple(sorted({message.direction for message in awaited})),
+                    tuple(sends),
+                    tuple([message for _, message in posts]),
+                )
+                exchange = known[key] = seen.setdefault(made, made)
+            out.append(exchange)
+            sent = sends
+        for message in sends:
+            (lane_of.get(id(message)) or lane(id(message), message.direction)).sent[0] += 1
+        for _, message in posts:
+            posted, received, _ = lane_of.get(id(message)) or lane(id(message), message.direction)
+            posted.append((message, received[0]))
+            received[0] += 1
     return out

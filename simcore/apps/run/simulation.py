@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcore.analysis import CriticalPath, StepAnalysis, analyse
+from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.aside import aside
 from simcore.apps.run.band import stated_band
@@ -192,9 +192,8 @@ def run_scenario(
                 stage_of = {
                     rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans
                 }
-                large = page and timeline.is_large
                 beside = partial(
-                    beside_analysis, timeline, stage_of, fitted.wait, path=large, perfetto=perfetto
+                    beside_analysis, timeline, stage_of, fitted.wait, path=page, perfetto=perfetto
                 )
                 give_back_memory()
                 exported = under_way.enter_context(aside(beside, forked=page))
@@ -234,11 +233,7 @@ def run_scenario(
                     timeline.let_go()
                     give_back_memory()
                     with stages.stage("writing the page"):
-
-                        def critical() -> CriticalPath | None:
-                            return exported.result(1).path if large else None
-
-                        write_page(timeline, analysis, folder / PAGE_FILE, critical)
+                        write_page(timeline, analysis, folder / PAGE_FILE, lambda: exported.result(1).path)
                 shown_tables = meanwhile(info, analysis) if meanwhile is not None else ""
                 with stages.stage("writing the timeline"):
                     stored.result()
