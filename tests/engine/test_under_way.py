@@ -105,7 +105,7 @@ def test_going_on_is_an_event_for_each_kernel(kernels, is_late, messages):
             return
         starts, ends = by_events(sequence, launch_ps, held, [one for one in changes if one[0] <= at])
         assert end_ps == ends[-1]
-        played = under_way.played()
+        played = under_way.copy().play()
         if played.origin_ps is None:
             assert (played.starts, played.ends) == (starts, ends)
         else:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -35,25 +34,51 @@ if TYPE_CHECKING:
     from simcore.engine.items import Item
     from simcore.engine.rank import Rank
     from simcore.engine.shortcuts.cells import Cell
-    from simcore.engine.shortcuts.laid import Columns, LaidItem, LinkChanges
+    from simcore.engine.shortcuts.laid import Columns, LinkChanges
 
 
 class _Hit(CellTimes):
-    """Times of a cell of which one item was hit, and that item ``under_way``."""
+    """Times of a cell as ``before``, but for the item that was hit, ``under_way`` as long as nobody has asked
+    for its columns, and for those ``to_come``, which come ``later_ps`` later than in the ``rest``.
 
-    __slots__ = ("under_way",)
+    ``over``: the item where nothing of the cell is still to change the GPU.
+    """
+
+    __slots__ = ("_before", "_later_ps", "_over", "_rest", "_to_come", "under_way")
 
     def __init__(
-        self, laid: Laid, begins: Sequence[int], ends: Sequence[int], changes: LinkChanges,
-        written: Callable[[], Columns], under_way: UnderWay,
+        self, laid: Laid, begins: Sequence[int], ends: Sequence[int], changes: LinkChanges, before: CellTimes,
+        under_way: UnderWay, over: UnderWay, rest: CellTimes, to_come: Sequence[int], later_ps: int,
     ) -> None:  # fmt: skip
-        super().__init__(laid, begins, ends, changes, written)
+        super().__init__(laid, begins, ends, changes)
+        known = before.under_way if isinstance(before, _Hit) else None
+        if isinstance(before, _Hit) and known is not None and known.number == under_way.number:
+            before = before._before  # what is to come after the item is the same
         self.under_way: UnderWay | None = under_way
+        self._before: CellTimes = before
+        self._over, self._rest = over, rest
+        self._to_come, self._later_ps = to_come, later_ps
 
-    def close(self) -> None:
-        """Also lets go of what was under way."""
-        super().close()
+    def _written(self, laid: Laid) -> Columns:
+        columns = tuple([array("q", column) for column in self._before.columns])
+        _, start, _, op_start, op_end = columns
+        hit, execution = self._over.number, self._over.play()
+        _, _, first, stop, _ = laid.items[hit]
+        if execution.origin_ps is None:
+            start[hit] = -1
+            op_start[first:stop] = array("q", execution.starts)
+            op_end[first:stop] = array("q", execution.ends)
+        else:
+            start[hit] = execution.origin_ps
+            op_start[first:stop] = op_end[first:stop] = array("q", [-1]) * (stop - first)
+        for n in self._to_come:
+            _, _, first, stop, _ = laid.items[n]
+            for column, (mine, theirs) in enumerate(zip(columns, self._rest.columns, strict=True)):
+                part = slice(n, n + 1) if column < 3 else slice(first, stop)
+                mine[part] = array("q", [time + self._later_ps if time >= 0 else -1 for time in theirs[part]])
         self.under_way = None
+        del self._before, self._over, self._rest
+        return columns
 
 
 class Hits:
@@ -120,8 +145,7 @@ class Hits:
         ends = list(ends)
         ends[hit] = end_ps
         if last < 0:
-            written = partial(_written, before, hit, items, over)
-            return _Hit(laid, begins, ends, before.changes, written, under_way)
+            return _Hit(laid, begins, ends, before.changes, before, under_way, over, before, (), 0)
         rest = undisturbed(over.share)
         if rest is None or _last(to_come, rest.begins, rest.ends) != last:
             return None
@@ -138,8 +162,7 @@ class Hits:
             *(one for one in before.changes if one[0] <= until_ps),
             *((time + later_ps, call, by) for time, call, by in rest.changes if time > from_ps),
         )
-        written = partial(_written, before, hit, items, over, rest, to_come, later_ps)
-        return _Hit(laid, begins, ends, moved, written, under_way)
+        return _Hit(laid, begins, ends, moved, before, under_way, over, rest, to_come, later_ps)
 
     def _under_way(
         self, rank: Rank, cell: Cell, share: Share, changes: Changes, before: CellTimes, hit: int, laid: Laid
@@ -224,28 +247,3 @@ def _own_changes(rank: Rank, items: Sequence[tuple[Item, int, int, int]], times:
             drawn += 1
         found.append((end_ps, Disturbance(GIVEN_BACK, num_sms)))
     return found
-
-
-def _written(
-    before: CellTimes, hit: int, items: Sequence[LaidItem], over: UnderWay,
-    rest: CellTimes | None = None, to_come: Sequence[int] = (), later_ps: int = 0,
-) -> Columns:  # fmt: skip
-    """Columns as ``before`` but for the item that was hit, and for those that come ``later_ps`` later than in
-    the ``rest``.
-    """
-    columns = tuple([array("q", column) for column in before.columns])
-    _, start, _, op_start, op_end = columns
-    execution, (_, _, first, stop, _) = over.played(), items[hit]
-    if execution.origin_ps is None:
-        start[hit] = -1
-        op_start[first:stop] = array("q", execution.starts)
-        op_end[first:stop] = array("q", execution.ends)
-    else:
-        start[hit] = execution.origin_ps
-        op_start[first:stop] = op_end[first:stop] = array("q", [-1]) * (stop - first)
-    for n in to_come:
-        assert rest is not None
-        for column, (mine, theirs) in enumerate(zip(columns, rest.columns, strict=True)):
-            part = slice(n, n + 1) if column < 3 else slice(items[n].first, items[n].stop)
-            mine[part] = array("q", [time + later_ps if time >= 0 else -1 for time in theirs[part]])
-    return columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +10,7 @@ from simcore.engine.shortcuts.cells import num_ops
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     from simcore.engine.items import Item
     from simcore.engine.shortcuts.cells import Cell
@@ -56,15 +56,15 @@ class CellTimes:
     """What happens in a cell: how long it lasts, its records, and what its flows did to links.
 
     ``columns`` are (ready, start, end) of items and (start, end) of ops, its streams in turn, ps from the
-    cell's start; -1 where a rank keeps none.  They are written when somebody first asks.  ``changes`` are
-    (time, call, change of the call's rate in bytes/ps).  ``released`` are (end, number) of its watched items,
-    in that order.
+    cell's start; -1 where a rank keeps none.  A subclass may write them when somebody first asks.
+    ``changes`` are (time, call, change of the call's rate in bytes/ps).  ``released`` are (end, number) of
+    its watched items, in that order.
 
     ``begins`` and ``ends`` are when items are with the GPU: kernels from when their stream has come to them,
     communication from when it asks for SMs.
     """
 
-    __slots__ = ("_columns", "_written", "begins", "changes", "ends", "lasts_ps", "released")
+    __slots__ = ("_columns", "_laid", "begins", "changes", "ends", "lasts_ps", "released")
 
     def __init__(
         self,
@@ -72,27 +72,24 @@ class CellTimes:
         begins: Sequence[int],
         ends: Sequence[int],
         changes: LinkChanges,
-        written: Callable[[], Columns],
+        columns: Columns | None = None,
     ) -> None:
         self.begins, self.ends, self.changes = begins, ends, changes
         self.lasts_ps = max(ends, default=0)
         watched = laid.watched
         released = [(ends[item], number) for number, item in enumerate(watched)]
         self.released = tuple(sorted(released) if len(released) > 1 else released)
-        self._written = written
-        self._columns: Columns | None = None
+        self._laid, self._columns = laid, columns
 
     @property
     def columns(self) -> Columns:
         """See the class."""
         if self._columns is None:
-            self._columns = self._written()
-            del self._written
+            self._columns = self._written(self._laid)
         return self._columns
 
-    def close(self) -> None:
-        """The cell has been over once: have its columns written."""
-        _ = self.columns
+    def _written(self, laid: Laid) -> Columns:
+        raise NotImplementedError
 
     @classmethod
     def of(cls, cell: Cell, columns: Columns, changes: LinkChanges) -> CellTimes:
@@ -113,4 +110,4 @@ class CellTimes:
             max([ends[other] for other in one.after], default=0) if one.is_run else ready[n]
             for n, one in enumerate(laid.items)
         ]
-        return cls(laid, begins, ends, changes, lambda: columns)
+        return cls(laid, begins, ends, changes, columns)

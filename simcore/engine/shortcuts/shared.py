@@ -54,7 +54,7 @@ class Shared:
             if alone is None:
                 alone = self.alone[course.cell] = Pattern.of((course.cell,))
             assert course.times is not None
-            course.times.close()
+            _ = course.times.columns  # it is over: written now, it need not be kept under way
             found = self.of_course[course] = strung([course.times], alone)
         return found
 

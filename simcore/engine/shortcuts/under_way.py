@@ -81,7 +81,7 @@ class _Kernels(Run):
 
     def fire(self) -> None:
         """Nobody waits for it."""
-        self.is_over = True
+        self.is_over, self.due_ps = True, NEVER
 
     def copy(self) -> _Kernels:
         """The same, to go on in another way."""
@@ -167,12 +167,11 @@ class UnderWay:
             raise DisturbedError
         return end_ps
 
-    def played(self) -> Execution:
-        """Its kernels, all over."""
-        last = self.copy()
-        last._bench.executions = [last._kernels]
-        last._play_until(NEVER)
-        return last._kernels
+    def play(self) -> Execution:
+        """Play its kernels to their end; returns them."""
+        self._bench.executions = [self._kernels]
+        self._play_until(NEVER)
+        return self._kernels
 
     def _left(self) -> Left:
         return self._bench.whole.left(self._held, tuple(self._draws.values()))
@@ -188,13 +187,13 @@ class UnderWay:
         """Play what is due before a time, and be there; returns whether kernels are under way then."""
         kernels, bench = self._kernels, self._bench
         clock = bench.clock
-        if time_ps > self._begin_ps:
+        if not self._has_begun and time_ps > self._begin_ps:
+            self._has_begun = True
+            clock.now, bench.left = self._begin_ps, self._left()
+            kernels.next_kernel()
+        if self._has_begun and kernels.due_ps < time_ps:
             bench.left = self._left()
-            if not self._has_begun:
-                self._has_begun = True
-                clock.now = self._begin_ps
-                kernels.next_kernel()
-            while kernels.due_ps < time_ps and not kernels.is_over:
+            while kernels.due_ps < time_ps:
                 clock.now = kernels.due_ps
                 kernels.due()
         clock.now = time_ps
