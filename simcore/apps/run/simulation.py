@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.aside import aside
+from simcore.apps.run.asked import asked_states
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.beside import beside_analysis, memory_beside, stored_tables
 from simcore.apps.run.facts import run_facts
@@ -20,10 +21,6 @@ from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import (
     Loaded,
     assumed_of,
-    check_dims,
-    check_world,
-    kernel_mapping,
-    loaded,
     rank_gpus,
 )
 from simcore.apps.run.memory_curves import StepInstances
@@ -32,7 +29,7 @@ from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.tornado import other_hardware
 from simcore.clock import give_back_memory
 from simcore.engine import Answered
-from simcore.graph import Graph, verify
+from simcore.graph import Graph
 from simcore.hardware import ClusterSpec
 from simcore.memory import MemoryVerdict
 from simcore.records import dataclass
@@ -47,8 +44,7 @@ from simcore.units import s_from_ps
 if TYPE_CHECKING:
     from simcore.apps.run.edits import EditStep
     from simcore.interference import LearnedInterference
-    from simcore.rules import Matched, Rule, Ruled
-    from workloads.edits import Applied
+    from simcore.rules import Matched, Rule
 
 
 @dataclass(frozen=True)
@@ -101,47 +97,15 @@ def run_scenario(
     question, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
     """
-    settings = scenario.settings
     with stages.stage("loading"):
-        found = loaded(scenario)
-        graph, cluster = found.graph, found.cluster
-        check_dims(graph)
-        unordered = [] if scenario.from_catalog else verify(graph)
-        kernels = (
-            str(graph.workload.options["kernels"]) if scenario.described else kernel_mapping(graph, settings)
-        )
-        states: list[tuple[Graph, ClusterSpec]] = [(graph, cluster)]
-        done: list[Applied] = []
-        if edits:
-            from simcore.apps.run.edits import (  # and importers, slow to import
-                edit_program,
-                timed,
-                traced_job,
-            )
-
-            job = traced_job(graph, cluster, kernels, settings.fp32_math, force=scenario.force)
-            jobs, done = edit_program(job, edits)
-            states = [(job.graph, job.cluster or cluster) for job in jobs]
-        elif kernels:
-            from simcore.graph import apply_kernels  # a described job has its kernels already
-
-            states = [(apply_kernels(graph, kernels), cluster)]
-        graph, cluster = states[-1]
-        for state in states:
-            check_world(*state)
+        asked = asked_states(scenario, edits, rules)
+        found, ruled = asked.found, asked.ruled
+        graph, cluster = asked.states[-1]
+        edited = bool(asked.done or rules)
         if emit:
-            launch_of(found, emit, edited=bool(done or rules))  # what cannot be written is known at once
-        fitting = partial(found.fits, graph, cluster, scenario, timed=advise)
-        ruled: Ruled | None = None
-        if rules:
-            from simcore.rules import apply_rules
-
-            for number, (issued, there) in enumerate(states):
-                gpu = there.gpu.under_load(issued.world_size)
-                ruled = apply_rules(issued, rules, gpu, fp32_math=settings.fp32_math)
-                states[number] = ruled.graph, there
-            graph = states[-1][0]
-    described = found.description if not done else None
+            launch_of(found, emit, edited=edited)  # what cannot be written is known at once
+        fitting = partial(found.fits, asked.before_rules, cluster, scenario, timed=advise)
+    described = None if asked.done else found.description
     of_memory = partial(memory_beside, fitting, graph, described)
     with aside(of_memory, forked=page, awaited=2) as fitted:
         with stages.stage("loading"):
@@ -154,11 +118,11 @@ def run_scenario(
             )
         plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
         with stages.stage("simulating before edits"):
-            before_s = [run(*state, plain).step_s for state in states[:-1]]
+            before_s = [run(*state, plain).step_s for state in asked.states[:-1]]
         # Opened before the long part: what cannot be written is known at once.
         answers: tuple[ResourceChange, ...] = ()
         if tornado:
-            on = {**(found.description.gpu if found.description else {}), **settings.hardware}
+            on = {**(found.description.gpu if found.description else {}), **scenario.settings.hardware}
             with stages.stage("simulating other hardware") as update:
                 answers = other_hardware(
                     scenario.cluster, on, cluster, lambda other: run(graph, other, setup).step_s, update
@@ -172,7 +136,7 @@ def run_scenario(
 
                 ran = run(graph, cluster, setup, progress=_throttled(go_on))
             result = ran.result
-            changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
+            changes = asked.timed([*before_s, s_from_ps(result.step_ps)])
             fitted.tell((folder, StepInstances.of(graph, result)))
             tables = SimulatedTables(folder, graph, result)
             give_back_memory()  # of which a fork would have as much
@@ -185,7 +149,7 @@ def run_scenario(
                     *(line for change in changes for line in change.lines()),
                     *(ruled.lines if ruled else ()),
                 )
-                warned = (*unordered, *(ruled.warnings if ruled else ()), *found.warnings)
+                warned = (*asked.unordered, *(ruled.warnings if ruled else ()), *found.warnings)
                 facts = _facts(scenario, found, graph, cluster, ran, question, stages, warned)
                 timeline = unwritten(folder, graph, result, facts, tables)
                 timeline.let_go()
@@ -201,7 +165,7 @@ def run_scenario(
                     analysis = analyse(timeline)
                     band, nearest = stated_band(
                         ran.step_s, graph.workload, cluster.gpu, settings=scenario.settings.given,
-                        network=scenario.network, edited=bool(done), ruled=bool(rules),
+                        network=scenario.network, edited=bool(asked.done), ruled=bool(rules),
                     )  # fmt: skip
                     of_stages = fitted.result(1)  # which may take longer
                     memory, fits = of_stages.peaks, of_stages.fits
@@ -225,7 +189,7 @@ def run_scenario(
                     lines = predicted_lines(
                         s_from_ps(result.step_ps), info.band, fullest, fits.available_bytes
                     )
-                    launched = launch_of(found, emit, edited=bool(done or rules), predicted=lines)
+                    launched = launch_of(found, emit, edited=edited, predicted=lines)
                     launched.write(folder, "launch")
                 if page:
                     from simcore.report.page import PAGE_FILE, write_page
