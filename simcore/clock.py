@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from simpy import Environment
 from simpy.core import EmptySchedule, StopSimulation
-from simpy.events import NORMAL, Event, EventPriority
+from simpy.events import NORMAL, URGENT, Event, EventPriority
 
 from simcore.errors import InputError
 
@@ -55,6 +55,10 @@ def give_back_memory() -> None:
         trim(0)
 
 
+#: A process without SimPy's: it is sent its own ``send``, has what it waits for call that, and yields.  It
+#: never returns.
+Coroutine = Generator[None, Any, None]
+
 #: Due time, priority, order of scheduling, and what happens then; it is told that order.
 Entry = tuple[int, int, int, Callable[[int], None]]
 _NO_ENTRY: Final = -1
@@ -83,6 +87,11 @@ class Clock(Environment):
     def schedule_at(self, event: Event, time_ps: int) -> None:
         """Have ``event`` processed at ``time_ps``."""
         self._note(time_ps, NORMAL, partial(_process, event))
+
+    def start(self, coroutine: Coroutine) -> None:
+        """Begin a coroutine now, as SimPy does a process."""
+        next(coroutine)
+        self._note(self.now, URGENT, lambda _: coroutine.send(coroutine.send))
 
     def at_the_end(self, call: Callable[[], None]) -> None:
         """Have ``call`` made when all that is due now has happened, and nothing before it."""

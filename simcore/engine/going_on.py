@@ -59,7 +59,7 @@ def follow(rank: Rank, tape: Tape, alike: Sequence[int]) -> None:
         rank.awaited.append(time_ps)
         rank.host_base.append(base_ps)
     if was_over and begun < len(tape.segments):
-        rank._clock.process(rank._host())
+        rank._clock.start(rank._host())
     behind = [key for key in rank._waiters if key[1] >= alike[key[0]]]
     for signal in [rank._waiters.pop(key) for key in behind]:
         signal.fire()

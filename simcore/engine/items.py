@@ -217,20 +217,34 @@ class ItemMaker:
         return self._layout.order[lo : hi[0] if hi else None]
 
 
-class Items(Sequence[Item]):
-    """Items of one stream; only those that were made last are kept: ranks that play them are near."""
+class _Made(dict[int, Item]):
+    """Items of one stream that were made last: ranks that play them are near."""
 
-    __slots__ = ("_first", "_len", "_made", "_maker")
+    __slots__ = ("_first", "_maker")
 
-    def __init__(self, maker: ItemMaker, first: int, stop: int) -> None:
+    def __init__(self, maker: ItemMaker, first: int) -> None:
         self._maker = maker
         self._first = first
+
+    def __missing__(self, number: int) -> Item:
+        if len(self) >= _KEPT:
+            self.clear()
+        item = self[number] = self._maker.make(self._first + number)
+        return item
+
+
+class Items(Sequence[Item]):
+    """Items of one stream, made when they are asked for.  ``made`` is where to ask many times."""
+
+    __slots__ = ("_len", "made")
+
+    def __init__(self, maker: ItemMaker, first: int, stop: int) -> None:
         self._len = stop - first
-        self._made: dict[int, Item] = {}
+        self.made = _Made(maker, first)
 
     def forget(self) -> None:
         """Let go of what items are made of: nobody asks for any more."""
-        del self._maker, self._made
+        del self.made
 
     def __len__(self) -> int:
         return self._len
@@ -242,13 +256,7 @@ class Items(Sequence[Item]):
     def __getitem__(self, number: int | slice) -> Item | list[Item]:
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(self._len))]
-        made = self._made
-        item = made.get(number)
-        if item is None:
-            if len(made) >= _KEPT:
-                made.clear()
-            item = made[number] = self._maker.make(self._first + number)
-        return item
+        return self.made[number]
 
     def __iter__(self) -> Iterator[Item]:
         return (self[number] for number in range(self._len))

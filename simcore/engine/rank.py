@@ -1,17 +1,22 @@
-"""One simulated rank: a coroutine per stream, one for the host that launches, and the record of times."""
+"""One simulated rank: a coroutine per stream, one for the host that launches, and the record of times.
+
+Note [Going on]
+    Coroutines of ranks wait for millions of events.  What one waits for calls its ``send`` (``wake``), so
+    that nothing has to run between them, as it would in a process of SimPy's.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from simpy.events import Event, Timeout
 
-from simcore.clock import Clock, Signal
+from simcore.clock import Clock, Coroutine, Signal
 from simcore.collectives.plan import launch_channels
-from simcore.engine.items import Call, Communication
+from simcore.engine.items import Call, Communication, Item, Items
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.tape import Tape
 
@@ -20,7 +25,8 @@ if TYPE_CHECKING:
     from simcore.engine.gpu import Gpu
     from simcore.engine.rendezvous import Communicator, Communicators
 
-Coroutine = Generator[Event, None, None]
+Wake = Callable[[Event], Any]
+ItemByNumber = Mapping[int, Item] | Sequence[Item]
 UNSET: Final = array("q", [-1])
 
 
@@ -108,7 +114,7 @@ class Rank:
         return sum(self.done) < tape.num_items or len(self.host_base) < len(tape.segments)
 
     def coroutines(self) -> list[Coroutine]:
-        """The host's and the streams' coroutines, to be started as SimPy processes in this order."""
+        """The host's and the streams' coroutines, to be started in this order."""
         return [self._host(), *(self._stream(s) for s in range(len(self.tape.streams)))]
 
     # -- waiting for each other ------------------------------------------------------------------
@@ -141,17 +147,21 @@ class Rank:
     # -- the host --------------------------------------------------------------------------------
 
     def _host(self) -> Coroutine:
+        wake = yield
         base, done = self.host_base, self.done
         while (number := len(base)) < len(self.tape.segments):
             waits = [one for one in self.tape.segments[number].waits if done[one[0]] <= one[1]]
             if waits:
-                yield self.completion(*waits[0])
+                self.completion(*waits[0]).callbacks.append(wake)
+                yield
                 continue  # there may be another tape by now
             self.awaited.append(self._clock.now)
             base.append(max(self.host_free_ps(), self._clock.now))
             waiter = self._host_waiters.pop(number, None)
             if waiter is not None:
                 waiter.fire()
+        del wake  # by which it would keep itself
+        yield
 
     def host_free_ps(self) -> int:
         """When the host has launched what it has begun to."""
@@ -168,6 +178,7 @@ class Rank:
     # -- a stream --------------------------------------------------------------------------------
 
     def _stream(self, stream: int) -> Coroutine:
+        wake = yield
         done, base, gpu, clock, bound = self.done, self.host_base, self.gpu, self._clock, self._bound
         sms = gpu.sms
         ready, start, end = self.records[stream]
@@ -176,54 +187,64 @@ class Rank:
         main = answered[0] if stream in answered[1:] else -1
         waiters = self._waiters
         tape, stop = self.tape, self.stops[stream]
-        items = tape.streams[stream]
+        items = _made(tape, stream)
         while True:
             here = done[stream]
             if here >= stop or self.tape is not tape:
                 if self.tape is tape and stop == self.stops[stream]:
-                    if stop == len(items):
-                        return
+                    if stop == len(ready):
+                        break
                     assert self.at_stop is not None
                     self.at_stop()
                 tape, stop = self.tape, self.stops[stream]
-                items = tape.streams[stream]
+                items = _made(tape, stream)
                 continue
             segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
                 if done[other] <= item:
-                    yield (
-                        self.completion(other, item) if other != main else self._followed(stream, main, item)
-                    )
+                    if other != main:
+                        self.completion(other, item).callbacks.append(wake)
+                    else:
+                        self._followed(stream, main, item).callbacks.append(wake)
+                    yield
                     if done[stream] != here or self.tape is not tape:  # a player took it further meanwhile
                         break
             if done[stream] != here or self.tape is not tape:
                 continue
             if segment >= len(base):
-                yield self._launched(segment)
+                self._launched(segment).callbacks.append(wake)
+                yield
                 if self.tape is not tape:
                     continue
             if play is not None:
                 stretch = play(here)
                 if stretch is not None:
-                    yield stretch
+                    stretch.callbacks.append(wake)
+                    yield
                     continue
             launch += base[segment]
             if isinstance(work, KernelSequence):
                 if not on_copy_engine:
                     execution = gpu.execute(work, launch, stream)
-                    yield execution
+                    if execution.callbacks is not None:
+                        execution.callbacks.append(wake)
+                        yield
                 else:
                     with gpu.copy_engines.request() as engine:
-                        yield engine
+                        engine.callbacks.append(wake)
+                        yield
                         execution = gpu.execute(work, launch, stream)
-                        yield execution
+                        if execution.callbacks is not None:
+                            execution.callbacks.append(wake)
+                            yield
                 if execution.origin_ps is not None:
                     start[here] = execution.origin_ps
                 else:
                     self._note(stream, here, execution.starts, execution.ends)
             else:
                 if launch > clock.now:
-                    yield Timeout(clock, launch - clock.now)
+                    Timeout(clock, launch - clock.now).callbacks.append(wake)
+                    yield
                 ready[here] = clock.now
                 if len(work.calls) == 1:
                     (call,), (sequence,) = work
@@ -231,19 +252,23 @@ class Rank:
                     channels = 0 if on_copy_engine else min(gpu.num_sms, plan.channels)
                     held = sms.ask(channels, plan.collective)
                     if held is not None:
-                        yield held
+                        held.callbacks.append(wake)
+                        yield
                     meeting = communicator.arrive(call, sequence, plan, self.number, gpu)
-                    yield meeting
+                    meeting.callbacks.append(wake)
+                    yield
                     sms.release(channels, plan.collective)
                     start[here] = meeting.start_ps
                     end[here] = meeting.end_ps
                 else:
-                    yield from self._fused(work, stream, here)
+                    yield from self._fused(work, stream, here, wake)
             done[stream] += 1
             if waiters and (watched or self.tape is not tape):
                 waiter = waiters.pop((stream, here), None)
                 if waiter is not None:
                     waiter.fire()
+        del wake  # by which it would keep itself
+        yield
 
     def to_come(self, stream: int, number: int) -> Signal | None:
         """Fires when an item completes; None: it has."""
@@ -271,7 +296,7 @@ class Rank:
         done, lead = self.done, streams[0]
         for stream, items in zip(streams, place, strict=True):
             done[stream] = items
-        waiters, last = self._waiters, len(self.tape.streams[lead])
+        waiters, last = self._waiters, len(self.records[lead][0])
         asking = []
         for stream, number in zip(streams[1:], needed, strict=True):
             asleep = self._followers.get(stream)
@@ -296,7 +321,7 @@ class Rank:
         for wake in asking:
             wake(Event(self._clock))
 
-    def _fused(self, work: Communication, stream: int, item: int) -> Coroutine:
+    def _fused(self, work: Communication, stream: int, item: int, wake: Wake) -> Coroutine:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""
         gpu = self.gpu
         bound = [self.bound(call) for call in work.calls]
@@ -304,12 +329,16 @@ class Rank:
         purpose = bound[0][1].collective
         held = gpu.sms.ask(channels, purpose)
         if held is not None:
-            yield held
+            held.callbacks.append(wake)
+            yield
         meetings = [
             communicator.arrive(call, sequence, plan, self.number, gpu)
             for call, sequence, (communicator, plan) in zip(*work, bound, strict=True)
         ]
-        yield from meetings
+        for meeting in meetings:
+            if meeting.callbacks is not None:
+                meeting.callbacks.append(wake)
+                yield
         gpu.sms.release(channels, purpose)
         self._note(stream, item, [m.start_ps for m in meetings], [m.end_ps for m in meetings])
 
@@ -352,3 +381,9 @@ class Rank:
         """The record is used up."""
         self.item_ready = self.item_start = self.item_end = self.op_start = self.op_end = array("q")
         self.records, self._noted = [], array("q")
+
+
+def _made(tape: Tape, stream: int) -> ItemByNumber:
+    """Where a stream's items are looked up."""
+    items = tape.streams[stream]
+    return items.made if isinstance(items, Items) else items

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Meeting(Flow):
     """One collective (or send/recv) of a step: members gather, then it moves as a flow until its end."""
 
+    start_ps = end_ps = -1
+
     def __init__(self, clock: Clock, plan: CollectivePlan) -> None:
         self.gpus: list[Endpoint] = []
         super().__init__(clock, plan, self.gpus)
         self.arrived: list[int] = []
-        self.start_ps = -1
-        self.end_ps = -1
 
     def fire(self) -> None:
         """The last byte is there: all members go on."""
@@ -46,6 +46,7 @@ class Communicator:
     def __init__(self, place: Membership, quotient: Quotient, network: Network, clock: Clock) -> None:
         self.open: dict[int, Meeting] = {}
         self._place = place
+        self._num_arrivals = place.num_arrivals
         self._quotient = quotient
         self._network = network
         self._clock = clock
@@ -78,7 +79,7 @@ class Communicator:
             )
         meeting.arrived.append(rank)
         meeting.gpus.append(OtherEnd(gpu) if gpu in meeting.gpus else gpu)
-        if len(meeting.arrived) == self._place.num_arrivals:
+        if len(meeting.arrived) == self._num_arrivals:
             del self.open[sequence]
             meeting.start_ps = self._clock.now
             self._network.start(meeting)

@@ -195,7 +195,7 @@ class _Job:
             if fluid is not None:
                 rank.player = self.aid.player(rank)
             for coroutine in rank.coroutines():
-                clock.process(coroutine)
+                clock.start(coroutine)
             ranks.append(rank)
         if packet is not None:
             from simcore.engine.packets import fit_packets

@@ -127,9 +127,10 @@ class FluidNetwork:
 
     def start(self, flow: Flow) -> None:
         """Begin with the latency before the plan's data, then move its volume."""
-        flow.route = self.route(flow.plan)
+        plan = flow.plan
+        flow.route = self._routes.get(plan) or self.route(plan)
         flow.then = self._join
-        flow.set(self._clock.now + flow.plan.lead_ps)
+        flow.set(self._clock.now + plan.lead_ps)
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
         """See :class:`simcore.network.flow.Network`."""

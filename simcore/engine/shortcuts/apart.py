@@ -180,7 +180,7 @@ class Playing:
         bound, self._number_of = lab.bound(rank, signature, cell)
         self._rank = _Soloist(rank, lab.tape(rank, cell), gpu, clock, bound, 0 if cell.is_late else LONG_AGO)
         for coroutine in self._rank.coroutines()[1:]:
-            clock.process(coroutine)
+            clock.start(coroutine)
         for _ in cell.items:
             clock.step()  # the streams begin
 

@@ -123,10 +123,9 @@ class RankCells:
 
     def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
         """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
-        self._bookings.add(
-            times, first, stop, self._plans_and_links(chain.pattern)[0], chain.place + first, begin_ps,
-            self.shared.num_booked,
-        )  # fmt: skip
+        pattern = chain.pattern
+        plans, _ = self._used.get(pattern) or self._plans_and_links(pattern)
+        self._bookings.add(times, first, stop, plans, chain.place + first, begin_ps, self.shared.num_booked)
         self.shared.num_booked += 1
 
     def book_course(self, chain: Chain, cell: int, course: Course, begin_ps: int) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from simcore.network.link import Link
 
 
+_new: Final = tuple.__new__  # without the call that a named tuple's own one makes
+
 #: Ranks whose spans, after so many of them, have mostly been taken apart go without.
 _TRIALS: Final = 50
 
@@ -101,7 +103,8 @@ class Span(Movable):
             (begin_ps + since_ps, of, number) for since_ps, of, number in times.released if cell <= of < stop
         ]
         self._wait(begin_ps + times.begin_ps[stop])
-        self._solo.company.acted()
+        if not self._solo.company.is_one:
+            self._solo.company.acted()
 
     def _wait(self, end_ps: int) -> None:
         """Be due when what is under way ends, or a watched item does before."""
@@ -116,7 +119,7 @@ class Span(Movable):
         What ends with the last cell is left to the end of that.
         """
         coming, chain = self._coming, self._chain
-        if not coming or coming[0][0] > self.env.now:
+        if coming[0][0] > self.env.now:
             return False
         _, cell, number = coming[0]
         if coming[0][0] == self._end_ps and cell + 1 == len(chain.pattern.cells):
@@ -147,7 +150,7 @@ class Span(Movable):
     def due(self) -> None:
         """A watched item has ended, or all cells up to ``stop``, or the one on a course of its own."""
         chain = self._chain
-        if self._has_released():
+        if self._coming and self._has_released():
             return
         if self._course is None:
             self._book(self._stop)
@@ -240,7 +243,7 @@ class Span(Movable):
             if flow not in self.flows:
                 self.flows.append(flow)
             num_sms = self.flows.index(flow)
-        self._follow(Disturbance(kind, num_sms, bytes_per_ps, desired_bytes_per_ps))
+        self._follow(_new(Disturbance, (kind, num_sms, bytes_per_ps, desired_bytes_per_ps)))
 
     def _follow(self, change: Disturbance) -> None:
         """Be on the course with one more change, now."""
