@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcore.collectives.kinds import SEND_RECV
-from simcore.collectives.plan import LinkUse, LinkUses
+from simcore.collectives.plan import LinkUse
 from simcore.errors import GraphError
 from simcore.graph.ops import IntArray
 from simcore.records import dataclass
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 class Membership:
     """A representative's place in a group, or at one end of a pair that sends and receives.
 
-    ``ranks`` is its own instance in group order.  ``group_class`` identifies the class of instances that
+    ``ranks`` is its own ``instance`` in group order.  ``group_class`` identifies the class of instances that
     behave alike; ``num_arrivals`` is how many representatives meet in it: one per class of members, each
     standing for all of them (in a pair, one per end).
     """
 
     relation: int
     group_class: int
+    instance: int
     ranks: tuple[int, ...]
     num_arrivals: int
 
@@ -46,8 +47,6 @@ class Quotient:
         self._planner = planner
         fabric = Fabric(topology, len(parts.class_of))
         self._own_ports = fabric.own[fabric.gpu]
-        self._owner = np.full(len(topology.links.bytes_per_s), -1, dtype=np.int64)  # of each link: a rank
-        self._owner[self._own_ports] = np.arange(len(self._own_ports))[:, None]
         self._number = {(r.group, r.delta): number for number, r in enumerate(parts.relations)}
         self._ends = [_ends(relation, len(parts.class_of)) for relation in parts.relations]
         self._loads = _shared_loads(parts)
@@ -69,7 +68,7 @@ class Quotient:
             return None
         group_class = int(self.partition.instance_class[number][instance])
         ranks = tuple(self.partition.relations[number].members[instance].tolist())
-        return Membership(number, group_class, ranks, len(self._arrivals[number][group_class]))
+        return Membership(number, group_class, instance, ranks, len(self._arrivals[number][group_class]))
 
     def company(self, rank: int, group: str, delta: int = 0, *, receives: bool = False) -> tuple[int, ...]:
         """The representatives that meet in a representative's group, or at the ends of its pair, itself among
@@ -80,7 +79,7 @@ class Quotient:
         if number is None or instance < 0:
             return ()
         group_class = int(self.partition.instance_class[number][instance])
-        return tuple([other for other, _ in self._arrivals[number][group_class]])
+        return tuple([other for other, *_ in self._arrivals[number][group_class]])
 
     def ports(self, rank: int) -> dict[int, int]:
         """Links that belong to a rank's GPU alone, numbered."""
@@ -98,41 +97,38 @@ class Quotient:
             found = self._plans[key] = self._folded(place, collective, num_bytes)
         return found
 
-    def _meeting(self, number: int) -> dict[int, list[tuple[int, int]]]:
-        """Per class of instances the (representative, its instance) that meet there."""
-        classes = self.partition.instance_class[number]
-        meeting: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for instance_of in self._ends[number]:
+    def _meeting(self, number: int) -> dict[int, list[tuple[int, int, int]]]:
+        """Per class of instances the (representative, its instance, its place there) that meet there."""
+        classes, members = self.partition.instance_class[number], self.partition.relations[number].members
+        place_of = np.zeros(len(self.partition.class_of), dtype=np.int64)
+        meeting: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for end, instance_of in enumerate(self._ends[number]):
+            place_of[members] = np.arange(members.shape[1]) if len(self._ends[number]) == 1 else end
             for rank in self.partition.representatives.tolist():
                 instance = int(instance_of[rank])
                 if instance >= 0:
-                    meeting[int(classes[instance])].append((rank, instance))
+                    meeting[int(classes[instance])].append((rank, instance, int(place_of[rank])))
         return dict(meeting)
 
     def _folded(self, place: Membership, collective: str, num_bytes: int) -> CollectivePlan:
         relation = self.partition.relations[place.relation]
-        plan = self._planned(relation, place.ranks, collective, num_bytes)
-        uses: dict[int, list[float]] = defaultdict(list)
-        for rank, instance in self._arrivals[place.relation][place.group_class]:
-            ranks = tuple(relation.members[instance].tolist())
-            loads = LinkUses.of(self._planned(relation, ranks, collective, num_bytes).links)
-            mine = self._owner[loads.link] == rank
-            for link, weight in zip(loads.link[mine].tolist(), loads.weight[mine].tolist(), strict=True):
-                uses[link].append(weight)
         if (collective, num_bytes) not in relation.calls:
             raise GraphError(f"group {relation.group!r}: nobody sends {num_bytes} bytes that a rank receives")
         call = relation.calls.index((collective, num_bytes))
+        example = relation.members[relation.example[place.instance]].tolist()
+        plan = (
+            self._planner.plan_p2p(num_bytes, *example)
+            if relation.delta and collective == SEND_RECV.name
+            else self._planner.plan(collective, num_bytes, tuple(example))
+        )
+        uses: dict[int, list[float]] = defaultdict(list)
+        for rank, *at in self._arrivals[place.relation][place.group_class]:
+            for port, weight in relation.own_loads[relation.role[*at]][call]:
+                uses[int(self._own_ports[rank, port])].append(weight)
         shared = self._loads.get((place.relation, place.group_class, call), ())
         own = [LinkUse(link, math.fsum(weights)) for link, weights in uses.items()]
         folded = tuple(sorted((*own, *shared), key=lambda use: use.link))
-        return replace(plan, links=folded)
-
-    def _planned(
-        self, relation: Relation, ranks: tuple[int, ...], collective: str, num_bytes: int
-    ) -> CollectivePlan:
-        if relation.delta and collective == SEND_RECV.name:
-            return self._planner.plan_p2p(num_bytes, *ranks)
-        return self._planner.plan(collective, num_bytes, ranks)
+        return replace(plan, ranks=place.ranks, links=folded)
 
 
 def _ends(relation: Relation, world: int) -> tuple[IntArray, ...]:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from simcore.hardware import Topology
 
 
+#: By call, what an instance puts on own ports of one of its members: (number of the port, weight) of each.
+_OwnLoads = tuple[tuple[tuple[int, float], ...], ...]
+
+
 @dataclass(frozen=True)
 class SharedLoads:
     """Loads on links other than the members' own ports: switches, shared NICs, ports of GPUs on the way.
@@ -51,8 +55,9 @@ class Relation:
 
     ``members[i]`` are the ranks of instance ``i``, in group order (for sends: source, destination);
     ``calls`` are the (collective, bytes) that the job issues on them. ``colour[i]`` numbers what its plans
-    look like (latency, rate, algorithm); ``role[i, k]`` numbers what its plans put on the own ports of
-    member ``k``.
+    look like (latency, rate, algorithm); ``example[i]`` is an instance with the same plans but for ranks and
+    links.  ``role[i, k]`` numbers what its plans put on the own ports of member ``k``, which ``own_loads``
+    says by role and call: (port, weight) of each.
     """
 
     group: str
@@ -60,7 +65,9 @@ class Relation:
     calls: tuple[tuple[str, int], ...]
     members: IntArray
     colour: IntArray
+    example: IntArray
     role: IntArray
+    own_loads: tuple[_OwnLoads, ...]
     own_links: IntArray
     shared: SharedLoads
 
@@ -142,7 +149,8 @@ def _relation(
         role, load = _split_loads(plans, gpus[instance], fabric)
         roles.append(role)
         uses.append(load)
-    role_number = _number([role for of_members in roles for role in of_members])
+    of_roles = [role for of_members in roles for role in of_members]
+    role_number = _number(of_roles)
     roles_by_pattern = np.array(role_number, dtype=np.int64).reshape(len(example), -1)
     colour_by_pattern = np.array(_number(colours), dtype=np.int64)
     carries = np.zeros((len(example), members.shape[1], fabric.own.shape[1]), dtype=np.bool_)
@@ -152,7 +160,8 @@ def _relation(
                 for port, _ in loads:
                     carries[number, k, port] = True
     return Relation(
-        name, delta, tuple(calls), members, colour_by_pattern[pattern], roles_by_pattern[pattern],
+        name, delta, tuple(calls), members, colour_by_pattern[pattern], example[pattern],
+        roles_by_pattern[pattern], tuple(dict.fromkeys(of_roles)),
         distinct(fabric.own[gpus][carries[pattern]]), _spread(uses, pattern, gpus, fabric),
     )  # fmt: skip
 
@@ -215,7 +224,7 @@ _LITERAL: Final = -2
 
 def _split_loads(
     plans: list[CollectivePlan], gpus: IntArray, fabric: Fabric
-) -> tuple[list[tuple[tuple[tuple[int, float], ...], ...]], list[_Load]]:
+) -> tuple[list[_OwnLoads], list[_Load]]:
     """Loads of an instance: per member and call on its own ports (port, weight); and on all other links.
 
     A link that is no member's own is inside a member's node, or a port of the GPU that sits on the node of
