@@ -1,7 +1,7 @@
 """Kernels that go on from the last change of their GPU take what they take with an event for each of them."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcore.clock import Clock
@@ -79,10 +79,16 @@ def by_events(sequence, launch_ps, held, changes):
     return execution.starts, execution.ends
 
 
+# The third message leaves a kernel that loses two SMs for each no SM.
+@example(
+    kernels=[((US, 0, 1, 0.0, 0, True, 2, 0.0), 0)], is_late=False,
+    messages=[(0, 0, 1, 17, 25, False), (0, 0, 7, 17, 25, False), (0, 0, 1, 17, 25, False),
+              (0, 0, 7, 15, 25, False)],
+)  # fmt: skip
 @settings(max_examples=250, deadline=None)
 @given(
-    st.lists(st.tuples(demand, st.integers(0, 30)), min_size=1, max_size=5), st.booleans(),
-    st.lists(message, min_size=1, max_size=4),
+    kernels=st.lists(st.tuples(demand, st.integers(0, 30)), min_size=1, max_size=5), is_late=st.booleans(),
+    messages=st.lists(message, min_size=1, max_size=4),
 )  # fmt: skip
 def test_going_on_is_an_event_for_each_kernel(kernels, is_late, messages):
     demands, gaps = zip(*kernels, strict=True)

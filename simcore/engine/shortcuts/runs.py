@@ -10,6 +10,7 @@ Note [Runs of kernels]
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,8 @@ class Run(Execution):
         """Begin all kernels that are left, when nobody disturbs them."""
         if self.index < self._kernels.num_kernels:
             environment = self._gpu.environment()
-            if environment is not None:
-                self._begin_run(environment)
+            if environment is not None and (timing := self._timing_in(environment)) is not None:
+                self._begin_run(environment, timing)
                 return
         super().next_kernel()
 
@@ -66,12 +67,12 @@ class Run(Execution):
         else:
             super().settle()
 
-    def _begin_run(self, environment: Environment) -> None:
+    def _begin_run(self, environment: Environment, timing: Timing) -> None:
         """One timer for all kernels from ``index`` on."""
         now, i = self._gpu.clock.now, self.index
         self._first = i
         self._environment = environment
-        timing = self._timing = self._timing_in(environment)
+        self._timing = timing
         self._limited_starts, end_ps = self._planned(i, now, timing)
         if self._limited_starts is None:
             self._since = now - timing.before[i]
@@ -103,22 +104,28 @@ class Run(Execution):
         if i == self._kernels.num_kernels or end_ps >= NEVER:
             return end_ps
         environment = self._gpu.environment()
-        if environment is None:
-            return NEVER
-        return self._planned(i, end_ps, self._timing_in(environment))[1]
+        timing = self._timing_in(environment) if environment is not None else None
+        return NEVER if timing is None else self._planned(i, end_ps, timing)[1]
 
-    def _timing_in(self, environment: Environment) -> Timing:
-        """Times of the kernels with a constant share of the GPU (remembered on the sequence)."""
+    def _timing_in(self, environment: Environment) -> Timing | None:
+        """Times of the kernels with a constant share of the GPU (remembered on the sequence); None where one
+        would have no SM.
+        """
         gpu, kernels = self._gpu, self._kernels
         if environment is gpu.alone:
             return kernels.alone
         timing = kernels.timings.get(environment)
         if timing is None:
-            timing = kernels.remember(environment, Run(gpu, kernels, 0).durations(environment))
+            durations = Run(gpu, kernels, 0).durations(environment)
+            if NEVER in durations:
+                return None
+            timing = kernels.remember(environment, durations)
         return timing
 
     def durations(self, environment: Environment) -> list[int]:
-        """What each kernel takes with a constant share of the GPU, ps.  For one that does nothing else."""
+        """What each kernel takes with a constant share of the GPU, ps; :data:`NEVER` for one that has no SM.
+        For an execution that does nothing else.
+        """
         found = []
         sms, hbm, fence_ps = environment
         for number in range(self._kernels.num_kernels):
@@ -127,7 +134,7 @@ class Run(Execution):
             self.take_sms(sms, self._gpu.num_sms - sms, fence_ps)
             needed = self._book(min(self.hbm_wish, hbm))
             assert self.kernel is not None
-            found.append(round(self.kernel.fixed_left + needed))
+            found.append(round(self.kernel.fixed_left + needed) if needed < math.inf else NEVER)
         return found
 
     def _record_run(self, stop: int) -> None:
