@@ -315,7 +315,7 @@ class Rank:
                     self.completion(lead, number).callbacks.append(wake)
                 self._followers[stream] = number, wake
         if waiters:
-            woken = [key for key in waiters if key[0] in streams and key[1] < done[key[0]]]
+            woken = [key for key in waiters if key[1] < done[key[0]] and key[0] in streams]
             for key in woken:
                 waiters.pop(key).fire()
         for wake in asking:

@@ -47,15 +47,12 @@ class Stretch:
 
 @dataclass(eq=False, slots=True)
 class Bookings:
-    """Stretches that one rank went through: the how-manieth of ``stretches``, the place where it began, when
-    its chain would have begun, and the how-manieth booking of the job it was.
+    """Stretches that one rank went through, ``booked`` one after the other: the how-manieth of ``stretches``,
+    the place where it began, when its chain would have begun, and the how-manieth booking of the job it was.
     """
 
     stretches: list[Stretch] = field(default_factory=list)
-    stretch: array[int] = field(default_factory=lambda: array("i"))
-    place: array[int] = field(default_factory=lambda: array("i"))
-    begin_ps: array[int] = field(default_factory=lambda: array("q"))
-    number: array[int] = field(default_factory=lambda: array("q"))
+    booked: array[int] = field(default_factory=lambda: array("q"))
     _known: dict[tuple[ChainTimes, int, int], int] = field(default_factory=dict)
 
     def add(
@@ -74,23 +71,25 @@ class Bookings:
         if which is None:
             which = self._known[key] = len(self.stretches)
             self.stretches.append(Stretch(times, first, stop, plans))
-        self.stretch.append(which)
-        self.place.append(place)
-        self.begin_ps.append(begin_ps)
-        self.number.append(number)
+        self.booked.extend((which, place, begin_ps, number))
+
+    @property
+    def columns(self) -> IntArray:
+        """What is booked, by column."""
+        return np.array(self.booked, dtype=np.int64).reshape(-1, 4).T
 
     @property
     def outcome(self) -> object:
         """What :meth:`record` depends on."""
         stretches = tuple((one.times, one.first, one.stop) for one in self.stretches)
-        return stretches, self.stretch.tobytes(), self.place.tobytes(), self.begin_ps.tobytes()
+        return stretches, self.columns[:3].tobytes()
 
     def begun(self, cells: Cells) -> tuple[IntArray, IntArray]:
         """Items of the main stream at which stretches began, and when, ps."""
         since = np.array([one.times.begin_ps[one.first] for one in self.stretches], dtype=np.int64)
         main = np.array(cells.places, dtype=np.int64)[:: len(cells.streams)]
-        items = main[np.array(self.place, dtype=np.int64)]
-        return items, np.array(self.begin_ps) + since[np.array(self.stretch, dtype=np.int64)]
+        stretch, place, begin_ps, _ = self.columns
+        return main[place], begin_ps + since[stretch]
 
     def record(self, rank: Rank, cells: Cells) -> int:
         """Add the times of what is booked to the rank's record; returns of how many ops."""
@@ -102,7 +101,7 @@ class Bookings:
             for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
         ]
         places = np.array(cells.places, dtype=np.int64).reshape(-1, len(cells.streams))
-        place = places[np.array(self.place)][booked.booking]
+        place = places[self.columns[1]][booked.booking]
         columns = [
             np.concatenate([np.frombuffer(cell.columns[column], dtype=np.int64) for cell in booked.cells])
             for column in range(NUM_COLUMNS)
@@ -137,14 +136,15 @@ class Bookings:
         first_plan = np.cumsum([0, *(len(one.plans) for one in self.stretches)])[:-1]
         size = count[booked.cell]
         of = ranges((np.cumsum(count) - count)[booked.cell], size)
-        first_call = first_plan[np.array(self.stretch)][booked.booking] + booked.first_call
+        stretch, _, _, number = self.columns
+        first_call = first_plan[stretch][booked.booking] + booked.first_call
         plan = plans[np.array(call, dtype=np.int64)[of] + np.repeat(first_call, size)]
         told = plan != UNTOLD
         return (
             (np.array(time, dtype=np.int64)[of] + np.repeat(booked.begin_ps, size))[told],
             plan[told],
             np.array(change, dtype=np.float64)[of[told]],
-            np.repeat(np.array(self.number)[booked.booking], size)[told],
+            np.repeat(number[booked.booking], size)[told],
         )
 
 
@@ -196,11 +196,11 @@ class _Booked:
         before = np.cumsum(items, axis=0) - items
         before -= np.repeat(before[begin_of], counts, axis=0)
         # Of each booking the cells of its stretch.
-        stretch = np.array(bookings.stretch)
+        stretch, _, chain_begin_ps, _ = bookings.columns
         count = counts[stretch]
         at = ranges(begin_of[stretch], count)
         booking = np.repeat(np.arange(len(stretch)), count)
-        begin_ps = np.array(bookings.begin_ps)[booking] + np.array(begins, dtype=np.int64)[at]
+        begin_ps = chain_begin_ps[booking] + np.array(begins, dtype=np.int64)[at]
         first_call = np.array(calls, dtype=np.int64)[at]
         return cls(list(number), sizes, first, cell_of[at], booking, begin_ps, first_call, before[at])
 

@@ -82,8 +82,10 @@ class RankCells:
                     times, stop = (late, late.usable[cell]) if late is not None else (times, number)
                     break
         if rank.at_stop is not None:
-            stop = max(cell, min(stop, self._last_place() - chain.place))
-        if stop == cell:
+            last = self._last_place() - chain.place
+            if last < stop:
+                stop = last
+        if stop <= cell:
             return None
         for link in links:
             if link.flows:
