@@ -40,8 +40,14 @@ class OutOfMemoryError(InfeasibleError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for the closest known name, else the list of known names."""
+    """``"; did you mean 'x'?"`` for the closest known name, else the list of known names.
+
+    Names that differ in the case of letters alone come first, all of them: "gb/s" may be GB/s or Gb/s.
+    """
     names = sorted(known)
+    alike = [one for one in names if one.lower() == name.lower()]
+    if alike:
+        return f"; did you mean {' or '.join(map(repr, alike))}?"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     longer = [one for one in names if name and one.startswith(name)][:4]
     if longer and not (close and close[0] in longer):

@@ -20,6 +20,7 @@ from simcore.distinct import distinct
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.records import dataclass
 from simcore.timeline.reader import RankRows, Timeline
+from simcore.units import format_time
 
 #: What the path is found by, and what is asked of the ops on it.
 _COLUMNS = ("stage", "kind", "group", "peer", "ready_ps", "start_ps", "end_ps")
@@ -33,6 +34,8 @@ _FEW = 1 << 15
 #: Time on the path in which no kernel works: SMs or copy engines are taken; the host has not launched yet.
 QUEUED, LAUNCH = "queued on the GPU", "launch and host"
 
+#: Parts that it shows of itself.
+_SHOWN = 12
 #: What the path waits for after its last op.
 END = "end of the step"
 
@@ -50,6 +53,15 @@ class CriticalPath:
     by_stage: dict[int, int]
     ops: tuple[tuple[int, int], ...]
     by_op: dict[tuple[str, str], list[int]]
+
+    def __repr__(self) -> str:
+        shown = [
+            f"  {format_time(total.time_ps):>9}  {total.time_ps / max(1, self.step_ps):6.1%}  {' '.join(key)}"
+            for key, total in self.parts[:_SHOWN]
+        ]
+        more = [f"  and {len(self.parts) - _SHOWN} more (parts)"] if len(self.parts) > _SHOWN else []
+        head = f"critical path of {format_time(self.step_ps)}: {len(self.ops):,} ops"
+        return "\n".join([head, *shown, *more])
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:

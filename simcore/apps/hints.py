@@ -9,6 +9,13 @@ from typer.core import TyperCommand
 
 from simcore.apps.progress import as_started
 
+#: Options by which GPUs are asked for elsewhere, and the cluster that is meant.
+_OF_CLUSTERS = {
+    **dict.fromkeys(("--gpus", "--num-gpus", "--ngpus", "--n-gpus", "--world-size"), "h100-{}"),
+    **dict.fromkeys(("--gpu", "--gpu-type", "--device"), "{}-64"),
+    **dict.fromkeys(("--nodes", "--num-nodes", "--nnodes"), "h100-..., eight GPUs a node"),
+}  # fmt: skip
+
 
 class HintingCommand(TyperCommand):
     """A command that says, of an option that it does not have, where such a thing is said.
@@ -47,6 +54,10 @@ def hints_for(option: str, value: str, ctx: Any) -> Iterator[str]:
     ]
     if others:
         yield f"{option} is an option of {', '.join(others[:4])}"
+    if option in _OF_CLUSTERS and any("--cluster" in parameter.opts for parameter in ctx.command.params):
+        cluster = _OF_CLUSTERS[option].format(value or "...")
+        yield f"GPUs and their number are a cluster's: --cluster {cluster}"
+        return
     key = _setting(option, value)
     if key is not None:
         yield f"of a described job it is --set {key}={value or '...'}"
@@ -68,14 +79,14 @@ def _after(args: list[str], option: str) -> str:
 def _setting(option: str, value: str) -> str | None:
     """The setting that an option of Megatron-LM, or a key's own name, means."""
     from simcore.errors import InputError
-    from workloads.jobs import sections_of
+    from workloads.jobs import meant
     from workloads.jobs.launch import DIALECTS
     from workloads.jobs.launch.options import Said
 
     name = option.lstrip("-").replace("-", "_")
-    sections = sections_of(name)
-    if sections:
-        return f"{sections[0]}.{name}"
+    key = meant(name)
+    if key is not None:
+        return key
     for known in DIALECTS["megatron"].table:
         if option in known.names:
             words: dict[str, Any] = {option: (value or "1",)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
 
 _SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
+#: As others write them.
+_COUNT_FIRST: Final = re.compile(r"(?P<gpus>[0-9]{1,9}) ?x ?(?P<family>.+)")
+_COUNT_LAST: Final = re.compile(r"(?P<family>.*[0-9][a-z]*) ?[x:] ?(?P<gpus>[0-9]{1,9})")
 #: Tables that a generation may have of its own, by folder of hardware_profiles.
 _OF_GENERATION: Final = {
     "cost": "constants of kernels", "nccl": "timing of collectives", "tuner": "tuning table of NCCL",
@@ -186,10 +190,25 @@ def _toml(kind: str, name_or_path: str, relative_to: Path | None) -> tuple[Any, 
         return tables.read_file(full, f"{kind} profile"), str(full), full.parent
     known = tables.names("hardware_profiles", kind)
     if name_or_path not in known:
-        sizes = " (a cluster's size follows its name: h800-96)" if kind == "cluster" else ""
-        raise InputError(f"unknown {kind} {name_or_path!r}{nearest(name_or_path, known)}{sizes}")
+        close = _nearest_cluster(name_or_path, known) if kind == "cluster" else nearest(name_or_path, known)
+        raise InputError(f"unknown {kind} {name_or_path!r}{close}")
     table = tables.load(Any, "hardware_profiles", f"{kind}/{name_or_path}.toml")
     return table, f"{kind} profile {name_or_path!r}", None
+
+
+def _nearest_cluster(name: str, known: Sequence[str]) -> str:
+    """What was meant by ``name``, with its size: "H100-8", "8xh100", a GPU's profile ("h100-sxm-8")."""
+    said = name.lower()
+    matches = (pattern.fullmatch(said) for pattern in (_COUNT_FIRST, _SIZED_NAME, _COUNT_LAST))
+    found = next(filter(None, matches), None)
+    family, size = (found["family"], found["gpus"]) if found else (said, "")
+    same = [one for one in known if _read_cluster_file(one).values["gpu"] in (family, said)]
+    if same:
+        return f": that is a GPU; clusters of it: {', '.join(f'{one}-{size or 8}' for one in same)}"
+    close = nearest(family, known)
+    if size and close.startswith("; did you mean"):
+        close = close.replace("' or", f"-{size}' or").replace("'?", f"-{size}'?")
+    return f"{close} (a cluster's size follows its name: h800-96)"
 
 
 #: Words of reports (ignoring case) -> transport, the first that matches.  A3 Mega machines have FasTrak NICs

@@ -122,6 +122,8 @@ def test_settings_change_single_keys():
         ({"model": "llama3-8"}, {}, "unknown model 'llama3-8'; did you mean 'llama3-8b'"),
         ({"model": "llama3-8b", "software": "nemo"}, {}, "unknown preset 'nemo'; did you mean 'nemo-"),
         ({"model": "llama3-8b", "parallel": {"tpp": 2}}, {}, "parallel.tpp'; did you mean 'tp'"),
+        ({"model": "llama3-8b", "parallel": {"tensor_model_parallel_size": 2}}, {}, "mean 'parallel.tp'"),
+        ({"model": {"num_hidden_layers": 2}}, {}, "mean 'model.layers'"),
         ({"model": "llama3-8b"}, {"training__sharding": "zero4"}, "cannot be 'zero4'; did you mean 'zero"),
         ({"model": "llama3-8b"}, {"training__recompute_modules": "[mpl]"}, "'mpl'; did you mean 'mlp'"),
         ({"model": "llama3-8b"}, {"training__recompute_modules": "mlp"}, r"a list; nearest: .mlp.$"),

@@ -31,6 +31,7 @@ CASES = {
     "no batch": ({"dp": 4}, {"global_batch": 2}, 0, "nearest: 4"),
     "experts": ({"dp": 4, "ep": 4}, {}, 6, r"ep=4 does not divide 6 experts; nearest: parallel.ep=3 or 6"),
     "no experts": ({"dp": 2, "ep": 2}, {}, 0, "no experts; nearest: parallel.ep=1"),
+    "experts cut by tp, too": ({"tp": 2, "dp": 2, "ep": 4}, {}, 8, "nearest: parallel.etp=1"),
     "expert ranks": ({"dp": 2, "ep": 4}, {}, 8, r"ep=4 does not divide 2 ranks of a pipeline stage"),
     "shards": ({"dp": 4, "dp_shard": 3}, {}, 0, r"dp_shard=3 does not divide 4 .* nearest: .*=2 or 4"),
     "sequence": ({"cp": 3}, {}, 0, r"cp=3 does not divide 128 tokens of a sequence; nearest: .*=2 or 4"),

@@ -1,7 +1,7 @@
 """Jobs that are described instead of traced: what is said of model, training and layout, completed."""
 
 from workloads.jobs.advice import what_fits
-from workloads.jobs.complete import SECTIONS, Description, complete, sections_of
+from workloads.jobs.complete import SECTIONS, Description, complete, meant, sections_of
 from workloads.jobs.draft import Assumed
 from workloads.models.public import is_named, model_names, named_model
 
@@ -11,6 +11,7 @@ __all__ = [
     "Description",
     "complete",
     "is_named",
+    "meant",
     "model_names",
     "named_model",
     "sections_of",

@@ -18,6 +18,7 @@ from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
 from simcore.records import dataclass
 from workloads.jobs.draft import Assumed, Draft
+from workloads.jobs.other_names import called_otherwise
 from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES
 from workloads.jobs.said_model import file_beside, said_model
@@ -179,13 +180,23 @@ def sections_of(key: str) -> list[str]:
     return [section for section, spec in zip(SECTIONS, specs, strict=True) if key in spec.model_fields]
 
 
+def meant(name: str) -> str | None:
+    """The key (``section.key``) that is so called here or by others; None where none is."""
+    for known in (name, name.removesuffix("_size")):
+        if sections := sections_of(known):
+            return f"{sections[0]}.{known}"
+    return called_otherwise(name)
+
+
 def _check_sections(said: Mapping[str, Mapping[str, Any]], where: str) -> None:
-    """InputError for a key that another section has; what a model has depends on its kind."""
-    for section in SECTIONS[1:]:
+    """InputError for a key that another section has, or that has another name; what a model has depends on
+    its kind.
+    """
+    for section in SECTIONS:
         for key in said[section]:
-            known = sections_of(key)
-            if known and section not in known:
-                raise InputError(f"{where}: unknown key '{section}.{key}'; did you mean '{known[0]}.{key}'?")
+            other = meant(key) if section != "model" else called_otherwise(key)
+            if other and section not in sections_of(key):
+                raise InputError(f"{where}: unknown key '{section}.{key}'; did you mean {other!r}?")
 
 
 def said_keys(content: Mapping[str, Any], overrides: Mapping[str, str]) -> set[str]:

@@ -83,7 +83,7 @@ class JobOnCluster(ShownAsTables):
     def changed(
         self,
         *,
-        cluster: str | None = None,
+        cluster: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
         **sections: Mapping[str, Any] | str,
     ) -> JobOnCluster:
@@ -94,7 +94,7 @@ class JobOnCluster(ShownAsTables):
         again = _settings(settings or {})
         scenario = self.scenario
         if cluster is not None:
-            scenario = replace(scenario, cluster=cluster)
+            scenario = replace(scenario, cluster=str(cluster))
         if again:
             scenario = scenario.with_settings(again)
         return _checked(replace(self, scenario=_with_sections(scenario, sections)))
@@ -129,7 +129,7 @@ class JobOnCluster(ShownAsTables):
 def describe(
     model: str | Mapping[str, Any] | Path,
     *,
-    cluster: str | None = None,
+    cluster: str | Path | None = None,
     parallel: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
     software: str | Mapping[str, Any] | None = None,
@@ -147,12 +147,14 @@ def describe(
 
     Errors: InputError for anything unknown or impossible, with the nearest known name.
     """
+    if not isinstance(model, str | Path | Mapping):
+        raise InputError(f"model: a name, a file or a mapping of a model's fields, not {model!r:.80}")
     named = model if isinstance(model, str | Path) else None
     sections = {"parallel": parallel, "training": training, "software": software}
     content = None if named is not None else {"model": dict(model)}  # type: ignore[arg-type]
     scenario = resolve_scenario(
         None if named is None else str(named),
-        cluster=cluster, network=network, seed=seed, settings=_settings(settings or {}), force=force,
+        cluster=_named(cluster), network=network, seed=seed, settings=_settings(settings or {}), force=force,
         content=content,
     )  # fmt: skip
     given = {name: value for name, value in sections.items() if value is not None}
@@ -162,7 +164,7 @@ def describe(
 def load(
     workload: str | Path | None = None,
     *,
-    cluster: str | None = None,
+    cluster: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     network: str | None = None,
     seed: int | None = None,
@@ -182,7 +184,7 @@ def load(
     )
     scenario = resolve_scenario(
         None if workload is None else str(workload),
-        cluster=cluster, network=network, seed=seed, settings=_settings(settings or {}), force=force,
+        cluster=_named(cluster), network=network, seed=seed, settings=_settings(settings or {}), force=force,
         launch=launch,
     )  # fmt: skip
     return _checked(JobOnCluster(scenario))
@@ -194,7 +196,7 @@ def trace(
     *,
     world_size: int,
     out: Path | str | None = None,
-    cluster: str | None = None,
+    cluster: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     gpus_per_node: int = 8,
     steps: str = "2:3",
@@ -237,6 +239,8 @@ def _with_sections(scenario: Scenario, sections: Mapping[str, Any]) -> Scenario:
     for name in sections:
         if name not in SECTIONS:
             raise InputError(f"unknown section {name!r}{nearest(name, SECTIONS)}")
+        if not isinstance(sections[name], str | Mapping):
+            raise InputError(f"{name}: a mapping of keys to values, not {sections[name]!r:.80}")
     if not sections:
         return scenario
     job = scenario.described
@@ -256,6 +260,11 @@ def _with_sections(scenario: Scenario, sections: Mapping[str, Any]) -> Scenario:
         else:
             content[name] = {**({name: before} if isinstance(before, str) else before), **said}
     return replace(scenario, described=replace(job, content=content, overrides=overrides))
+
+
+def _named(cluster: str | Path | None) -> str | None:
+    """A cluster's profile as ``--cluster`` takes it."""
+    return None if cluster is None else str(cluster)
 
 
 def _settings(settings: Mapping[str, Any]) -> dict[str, str]:

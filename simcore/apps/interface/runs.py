@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.interface.jobs import JobOnCluster, load
 from simcore.apps.interface.shown import ShownAsTables
+from simcore.errors import InputError
 from simcore.records import dataclass
 from simcore.report import json_object, summary
 from simcore.timeline import RunInfo, Timeline
@@ -150,7 +151,7 @@ class SimulatedRun(ShownAsTables):
 def simulate(
     job: JobOnCluster | str,
     *,
-    edits: Sequence[str] = (),
+    edits: Sequence[str] | str = (),
     rules: Any = (),
     out: Path | str | None = None,
     interference: str = "shared",
@@ -174,12 +175,15 @@ def simulate(
     from simcore.rules.declared import as_rules
 
     asked = load(job) if isinstance(job, str) else job
+    if not isinstance(asked, JobOnCluster):
+        raise InputError(f"simulate: a job of describe, load or trace, or a name, not {job!r:.80}")
     learned = chosen_interference(interference)
     kept = tempfile.TemporaryDirectory(prefix="simcore-run-") if out is None else None
     folder = Path(kept.name) / "run" if kept is not None else Path(str(out))
     done = run_scenario(
         asked.scenario, folder, StageTimer(shown=progress),
-        fold=fold, edits=edits, rules=as_rules(rules) if rules else (), learned=learned,
+        fold=fold, edits=(edits,) if isinstance(edits, str) else edits,
+        rules=as_rules(rules) if rules else (), learned=learned,
         perfetto=out is not None, advise=True,
     )  # fmt: skip
     return SimulatedRun(Timeline.open(folder), done.info, done.analysis, done.edits, done.rules, kept)

@@ -140,6 +140,8 @@ def resolve_scenario(
     path = Path(workload or "the description")
     if content is None and path.suffix.lower() in (".yaml", ".yml"):
         content = yaml_document(read_text(path, "scenario file"), str(path))
+        if content is None:
+            raise InputError(f"{path}: is empty; a job is at least `model: llama3-8b`")
     if content is None and workload is not None and "gpu_" in workload:
         content = _recipe(workload)
         if content is not None and cluster is not None:
@@ -229,10 +231,9 @@ def _of_sections(settings: Mapping[str, str]) -> dict[str, str]:
     for key in settings.keys() - overrides.keys():
         section, _, name = key.partition(".")
         close = difflib.get_close_matches(section, SECTIONS, n=1, cutoff=0.8) if name else []
-        if not close and key not in KEYS:
-            close = _sections_of(name or key)
-        if close:
-            raise InputError(f"unknown setting {key!r}; did you mean '{close[0]}.{name or key}'?")
+        other = f"{close[0]}.{name}" if close else None if key in KEYS else _meant(name or key)
+        if other:
+            raise InputError(f"unknown setting {key!r}; did you mean {other!r}?")
     return overrides
 
 
@@ -251,11 +252,11 @@ def _described(workload: str | None, file: ScenarioFile, settings: Mapping[str, 
     return None
 
 
-def _sections_of(key: str) -> list[str]:
-    """Sections of a description that have a key of that name."""
-    from workloads.jobs import sections_of
+def _meant(name: str) -> str | None:
+    """The key of a description that is so called, here or by others."""
+    from workloads.jobs import meant
 
-    return sections_of(key)
+    return meant(name)
 
 
 def _recipe(name: str) -> dict[str, Any] | None:
@@ -297,12 +298,17 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
             f"{workload}: a workload is a catalog name, a graph folder, a YAML file, a Hugging Face"
             " config.json or a model's name"
         )
-    if "/" in workload:
-        raise InputError(f"{workload}: no such graph folder")
     if workload not in catalog.names():
         from workloads.jobs import model_names
         from workloads.jobs.presets import recipes
 
+        if "/" in workload:
+            close = nearest(folder.name.lower(), model_names())
+            close = close if close.startswith("; did") else ""
+            raise InputError(
+                f"{workload}: no such graph folder; of a model of the Hugging Face Hub give its"
+                f" config.json{close}"
+            )
         close = nearest(workload, (*catalog.names(), *model_names(), *recipes()))
         if not close.startswith("; did"):
             close = "; `python -m simcore list workloads` and `list models` name all"

@@ -15,7 +15,7 @@ from simcore.apps.run.settings import KEYS
 from simcore.errors import InputError, nearest
 from simcore.outside import inside, quoted, read_text, yaml_document
 from simcore.records import dataclass
-from workloads.jobs import sections_of
+from workloads.jobs import meant, sections_of
 
 #: Keys of a sweep beside those of a job's file.
 _GRID: Final = "grid"
@@ -180,9 +180,9 @@ def _check_key(key: str, spec: SweepSpec, where: str) -> None:
         return
     if section in _NUMBERED and name:
         return  # their numbers are checked where the machine is known
-    exact = [f"{one}.{key}" for one in sections_of(key)]
+    exact = meant(name or key)
     if exact:
-        raise InputError(f"{where}: unknown key {quoted(key)}; did you mean {exact[0]!r}?")
+        raise InputError(f"{where}: unknown key {quoted(key)}; did you mean {exact!r}?")
     known = (*KEYS, *_WHOLE, _PRICES, *_fields(section))
     raise InputError(f"{where}: unknown key {quoted(key)}{nearest(key, known)}")
 

@@ -58,6 +58,8 @@ def test_answers_show_themselves(job, result):
         assert "llama3-8b" in repr(shown)
         assert "llama3-8b" in shown._repr_html_()
     assert "step time" in repr(result)
+    path = repr(result.critical_path)
+    assert "critical path of" in path and len(path) < 2000
 
 
 def test_a_changed_job_is_another_one(job):
@@ -119,6 +121,15 @@ def test_a_model_of_fields_and_its_file(tmp_path):
 def test_what_is_wrong_is_said(job, tmp_path):
     with pytest.raises(InputError, match="did you mean 'llama3-70b'"):
         simcore.describe("llama3-7b")
+    for wrong in ({"parallel": 3}, {"cluster": 8}):
+        with pytest.raises(InputError, match=str(*wrong.values())):
+            simcore.describe("llama3-8b", **wrong)
+    with pytest.raises(InputError, match="not None"):
+        simcore.describe(None)
+    with pytest.raises(InputError, match="not 3"):
+        simcore.simulate(3)
+    with pytest.raises(InputError, match=r"a traced program.*--set parallel\.tp="):
+        simcore.simulate(job, edits="tp=4")
     with pytest.raises(InputError, match=r"did you mean 'tp'"):
         simcore.describe("llama3-8b", parallel={"tpp": 2})
     with pytest.raises(InputError, match="unknown section 'trainning'; did you mean 'training'"):

@@ -134,6 +134,11 @@ def described(workload: Workload, kernels: str) -> TracedGpt:
     """
     model, options = workload.model, {**_UNSAID, **workload.options}
     known = ("layers", "hidden", "ffn_hidden", "heads", "seq", "vocab")
+    if workload.framework.startswith("generated"):
+        raise InputError(
+            "changes a traced program; a described job is asked again: --set parallel.tp=..., in Python"
+            " job.changed(parallel=...)"
+        )
     if workload.framework != "megatron-core" or any(not isinstance(model.get(key), int) for key in known):
         raise InputError(
             f"needs a traced Megatron GPT program; the structure of {workload.name!r}"

@@ -23,6 +23,11 @@ def _check(model: AnyModel, parallel: ParallelSpec, _: TrainingSpec) -> None:
     stage = parallel.tp * parallel.cp * parallel.dp
     if etp > 1:
         divides("ranks of a pipeline stage (tp x cp x dp)", stage, etp, "parallel.etp")
+    if stage // etp % ep and stage % ep == 0 and not parallel.etp:
+        raise InputError(
+            f"parallel.ep={ep} x etp={etp} does not divide {stage} ranks of a pipeline stage (tp x cp x dp):"
+            f" experts are cut by tp={etp}, too, as parallel.etp is not said; nearest: parallel.etp=1"
+        )
     divides("ranks of a pipeline stage (tp x cp x dp) by etp", stage // etp, ep, "parallel.ep")
     if parallel.pp > 1 and parallel.axes[-1] != "pp":
         inner = {"tp": parallel.tp, "cp": parallel.cp, "dp": parallel.dp}
