@@ -33,6 +33,7 @@ import pytest
 
 from tests.models.listing import Line, Listing, in_order, read, unmatched
 from tests.models.traced_cases import CASES, FOLDER, MODEL, trace
+from workloads.tracing.drive.fork_server import WorkerPool
 
 PASSES = ("fwd", "bwd")
 TRAINERS = tuple(name for name in CASES if name.startswith("trainer"))
@@ -178,9 +179,8 @@ def test_tensor_parallel_layers_are_the_same() -> None:
     assert calls(ours, "all_reduce") == [activation] * (2 * MODEL.layers + 1)
 
 
-def test_listings_are_what_tracing_gives() -> None:
-    pytest.importorskip("torch")
-    for name, found in trace(ANEW):
+def test_listings_are_what_tracing_gives(pool: WorkerPool) -> None:
+    for name, found in trace(ANEW, pool):
         kept = read(FOLDER / f"{name}.csv")
         if found.versions != kept.versions:
             pytest.skip(f"listings are of {kept.versions}, installed is {found.versions}")

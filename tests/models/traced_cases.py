@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -150,14 +151,17 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def trace(names: Iterable[str]) -> Iterator[tuple[str, listing.Listing]]:
-    """(name, listing) of the cases whose frameworks are installed."""
+def trace(
+    names: Iterable[str], pool: WorkerPool | None = None
+) -> Iterator[tuple[str, listing.Listing]]:  # fmt: skip
+    """(name, listing) of the cases whose frameworks are installed; ``pool``: for those of torch alone."""
     chosen = [name for name in names if CASES[name].is_traceable]
     for needs, together in groupby(sorted(chosen, key=_needs), _needs):
         imports = tuple((need, ()) for need in needs if need != "torch")
-        with workers(1, preparation=Preparation(imports)) as pool:
+        own = workers(1, preparation=Preparation(imports)) if imports or pool is None else nullcontext(pool)
+        with own as prepared:
             for name in together:
-                yield name, CASES[name].traced(pool)
+                yield name, CASES[name].traced(prepared)
 
 
 def _needs(name: str) -> tuple[str, ...]:

@@ -16,9 +16,14 @@ from tests.symmetry import jobs
 def both(graph, where, variants=None):
     """Folded result after comparing it with the unfolded one, rank by rank."""
     folded = jobs.run(graph, where, fold=True, variants=variants)
-    plain = jobs.run(graph, where, fold=False, variants=variants)
-    assert len(plain.times) == graph.world_size
-    for rank in range(graph.world_size):
+    same(folded, jobs.run(graph, where, fold=False, variants=variants), graph.world_size)
+    return folded
+
+
+def same(folded, plain, world_size):
+    """Every rank of an unfolded run as its class in the folded one."""
+    assert len(plain.times) == world_size
+    for rank in range(world_size):
         ours, theirs = folded.times_of(rank), plain.times_of(rank)
         for column in ("ready_ps", "start_ps", "end_ps"):
             np.testing.assert_array_equal(
@@ -33,7 +38,6 @@ def both(graph, where, variants=None):
         half = len(alone) // 2
         assert alone[:half] == alone[half:]
     assert folded.step_ps == plain.step_ps
-    return folded
 
 
 @pytest.mark.parametrize(
@@ -85,12 +89,11 @@ def test_uplinks_that_are_never_full_change_nothing(job, fabric, monkeypatch):
     pods = {"leaves_per_pod": 8 if fabric == "rail" else 2} if fabric == "fat_tree" else {}
     where = jobs.topology(16, fabric=fabric, nodes_per_leaf=2, **pods)
     assert where.is_never_full.any()
-    folded = both(job(), where)
+    folded = jobs.run(job(), where, fold=True)
     monkeypatch.setattr(Topology, "is_never_full", np.zeros(len(where.links), dtype=bool))
-    told_apart = both(job(), jobs.topology(16, fabric=fabric, nodes_per_leaf=2, **pods))
-    assert len(folded.times) <= len(told_apart.times)
-    for rank in range(job().world_size):
-        np.testing.assert_array_equal(folded.times_of(rank).end_ps, told_apart.times_of(rank).end_ps)
+    shared = jobs.topology(16, fabric=fabric, nodes_per_leaf=2, **pods)
+    assert len(folded.times) <= len(jobs.run(job(), shared, fold=True).times)
+    same(folded, jobs.run(job(), shared, fold=False), job().world_size)
 
 
 def test_classes_do_not_grow_with_leaves():
@@ -161,8 +164,8 @@ def test_a_link_that_nobody_uses_refines_nothing():
 @pytest.mark.parametrize("job", [jobs.across_rails, jobs.pairs_across_rails])
 @pytest.mark.parametrize("fabric", ["rail", "leaf_spine"])
 def test_any_port_of_any_gpu_may_be_slow(fabric, job, port, attribute, value):
-    # Members or not: whoever passes the port is refined, and the run stays exact.
-    for gpu in (1, 4, 9, 12, 14):
+    # Members or not: whoever passes the port is refined, and the run stays exact.  GPUs of a node are alike.
+    for gpu in (4, 9):
         link = port.format(gpu=gpu, node=gpu // 8, local=gpu % 8)
         both(job(), jobs.topology(2, fabric=fabric, link_overrides={f"{link}.{attribute}": value}))
 

@@ -1,9 +1,9 @@
 """Does the rank that stands for others do what they do?
 ``python -m tests.tracing.every_rank [NAME ...] [random=COUNT megatron=COUNT seed=NUMBER]``.
 
-Each job is traced, and then every rank of it is run by itself: each must record the program, op by op, and
-hold the memory that its class has in the graph.  Dims, microbatches, sequences and their length must be those
-of the launch.
+Each job is traced, and then every rank that was spoken for is run by itself: each must record the program,
+op by op, and hold the memory that its class has in the graph.  Dims, microbatches, sequences and their length
+must be those of the launch.
 """
 
 from __future__ import annotations
@@ -138,10 +138,13 @@ def random_layouts(seed: int, count: int) -> Iterator[str]:
 
 
 class Compared(NamedTuple):
-    """A traced job beside all of its ranks: those that record or hold something else than their class."""
+    """A traced job beside its ranks that were ``spoken_for``; ``wrong``: those that record or hold something
+    else than their class.
+    """
 
     graph: Graph
     report: TraceReport
+    spoken_for: list[int]
     wrong: list[int]
 
     def unlike(self, launch: str) -> list[str]:
@@ -172,16 +175,17 @@ def job_of(launch: str) -> ScriptJob:
 
 
 def compared(pool: WorkerPool, job: ScriptJob | MegatronGptJob) -> Compared:
-    """Trace ``job``, and then each of its ranks by itself."""
+    """Trace ``job``, and then each of its other ranks by itself."""
     report = TraceReport()
     graph = trace_in(pool, job, report)
+    others = sorted({*range(job.world_size)} - {*report.ranks_run})
     if isinstance(job, ScriptJob):
         with tempfile.TemporaryDirectory() as mail:
             rounds = Rounds(pool, lambda _: job, Path(mail))
-            rounds.run(range(job.world_size))
+            rounds.run(others)
         traces = list(rounds.seen.values())
     else:
-        traces = gpt_traces(pool, job, [(rank, job.microbatches) for rank in range(job.world_size)])
+        traces = gpt_traces(pool, job, [(rank, job.microbatches) for rank in others])
     digests = [read_back(graph, program).digest() for program in graph.programs]
     wrong = []
     for trace in traces:
@@ -189,7 +193,7 @@ def compared(pool: WorkerPool, job: ScriptJob | MegatronGptJob) -> Compared:
         held = trace.memory.static + trace.program.peak_memory()
         if (digests[number], graph.programs[number].memory.peak) != (trace.program.digest(), held):
             wrong.append(trace.rank)
-    return Compared(graph, report, sorted(wrong))
+    return Compared(graph, report, others, sorted(wrong))
 
 
 def line(pool: WorkerPool, job: ScriptJob | MegatronGptJob, launch: str) -> str:
