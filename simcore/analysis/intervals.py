@@ -21,15 +21,16 @@ class Intervals:
     def union(cls, start: IntArray, end: IntArray) -> Intervals:
         """The time covered by any of the given intervals; empty ones vanish, touching ones merge."""
         real = end > start
-        start, end = start[real], end[real]
+        if not real.all():
+            start, end = start[real], end[real]
         if len(start) == 0:
             return cls(start, end)
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end = start[order], end[order]
-        reach = np.maximum.accumulate(end)
-        opens = np.concatenate([[True], start[1:] > reach[:-1]])
-        return cls(start[opens], reach[np.append(opens[1:], True)])
+        reach = end if (start[1:] >= end[:-1]).all() else np.maximum.accumulate(end)
+        opens = np.flatnonzero(start[1:] > reach[:-1])
+        return cls(start[np.append(0, opens + 1)], reach[np.append(opens, len(reach) - 1)])
 
     @classmethod
     def none(cls) -> Intervals:

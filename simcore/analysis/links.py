@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray
-from simcore.analysis.totals import Totals
+from simcore.analysis.totals import ToldApart, Totals
 from simcore.errors import InputError
 from simcore.graph.arrow import values_of
 from simcore.graph.kinds import COMMUNICATION_KINDS
@@ -172,8 +172,9 @@ def _users(timeline: Timeline, name: str) -> tuple[tuple[str, str, float, float]
         return ()
     columns = ("name", "kind", "group", "bytes", "flops", "start_ps", "end_ps", "alone_ps")
     rows = timeline.rank_rows(rank, columns)
-    totals = Totals(("name", "group"))
-    totals.add(rows, np.flatnonzero(rows.are("kind", COMMUNICATION_KINDS)))
+    at = np.flatnonzero(rows.are("kind", COMMUNICATION_KINDS))
+    apart, totals = ToldApart.of(rows, ("name", "group"), at), Totals(("name", "group"))
+    totals.add(rows, apart, apart.summed((rows.ints("end_ps") - rows.ints("start_ps"))[at]))
     found = [
         (op, group, total.num_bytes / rows.num_ranks, s_from_ps(total.time_ps / rows.num_ranks))
         for (op, group), total in totals.by_key.items()

@@ -114,9 +114,10 @@ def analyse(timeline: Timeline) -> StepAnalysis:
     parts: dict[str, int] = defaultdict(int)
     for rows in timeline.representatives(_COLUMNS):
         seen = RankWork.of(rows)
-        kernels.add(rows, seen.compute)
-        collectives.add(rows, seen.communication)
-        phases.add(rows, seen.busy)
+        for which, apart, times in zip((kernels, collectives), *seen.told_apart(), strict=True):
+            times_ps = apart.summed(times)
+            which.add(rows, apart, times_ps)
+            phases.add(rows, apart, times_ps)
         ranks.append(_rank_step(seen, step_ps))
         for name, ps in parts_of(seen, info).items():
             parts[name] += ps * rows.num_ranks
@@ -147,10 +148,8 @@ def analyse(timeline: Timeline) -> StepAnalysis:
 
 def _rank_step(seen: RankWork, step_ps: int) -> RankStep:
     rows, compute, communication = seen.rows, seen.compute, seen.communication
-    ready, start, end = seen.ready, seen.start, seen.end
-    on_gpu = Intervals.union(ready[communication], end[communication])
-    collecting = Intervals.union(start[seen.collectives], end[seen.collectives])
-    contention = (end - start) - rows.ints("alone_ps")
+    on_gpu = Intervals.union(communication.ready, communication.end)
+    collecting = Intervals.union(communication.start[seen.collectives], communication.end[seen.collectives])
     return RankStep(
         rank=rows.rank,
         num_ranks=rows.num_ranks,
@@ -158,8 +157,8 @@ def _rank_step(seen: RankWork, step_ps: int) -> RankStep:
         breakdown=break_down(seen.computing, seen.communicating, step_ps),
         profiled=break_down(seen.computing, on_gpu, step_ps),
         bubble_ps=step_ps - seen.computing.joined(collecting).total,
-        compute_contention_ps=int(contention[compute].sum()),
-        communication_contention_ps=int(contention[communication].sum()),
-        waiting_ps=Intervals.union(ready[communication], start[communication]).total,
-        queueing_ps=int((start - ready)[compute].sum()),
+        compute_contention_ps=compute.contention,
+        communication_contention_ps=communication.contention,
+        waiting_ps=Intervals.union(communication.ready, communication.start).total,
+        queueing_ps=int((compute.start - compute.ready).sum()),
     )

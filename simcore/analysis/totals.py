@@ -27,6 +27,32 @@ class Total:
     flops: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class ToldApart:
+    """Rows ``at`` some places, told apart by the text ``columns``: keys, and which one each row has."""
+
+    columns: Sequence[str]
+    at: npt.NDArray[np.intp]
+    keys: list[Key]
+    number: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: RankRows, columns: Sequence[str], at: npt.NDArray[np.intp]) -> ToldApart:
+        """Of the rows ``at`` these places."""
+        number = np.zeros(len(at), dtype=np.int64)
+        keys: list[Key] = [()]
+        for column in columns:
+            codes, names = rows.strings(column)
+            different, number = ops.told_apart(number * len(names) + codes.take(at))
+            pairs = [divmod(code, len(names)) for code in different.tolist()]
+            keys = [(*keys[before], names[code]) for before, code in pairs]
+        return cls(columns, at, keys, number)
+
+    def summed(self, values: npt.NDArray[np.int64]) -> list[float]:
+        """Sums of a value of each row by key."""
+        return _summed(self.number, values, len(self.keys))
+
+
 @dataclass
 class Totals:
     """Accumulates :class:`Total` by the distinct values of some text columns."""
@@ -34,11 +60,13 @@ class Totals:
     columns: Sequence[str]
     by_key: dict[Key, Total] = field(default_factory=lambda: defaultdict(Total))
 
-    def add(self, rows: RankRows, at: npt.NDArray[np.intp]) -> None:
-        """Count the rows ``at`` these places, once for every rank that they stand for."""
-        # Keeps the places, which have to live as long as their number stands for them.
-        of = rows.found((*self.columns, id(at)), lambda: _Counted.of(rows, self.columns, at))
-        times = of.summed(rows.ints("end_ps") - rows.ints("start_ps"))
+    def add(self, rows: RankRows, apart: ToldApart, times_ps: Sequence[float]) -> None:
+        """Count rows told apart by these columns and perhaps more, which take ``times_ps`` by key, once for
+        every rank that they stand for.
+        """
+        # Keeps the rows told apart, which have to live as long as their number stands for them.
+        of = rows.found((*self.columns, id(apart)), lambda: _Counted.of(rows, self.columns, apart))
+        times = _summed(of.which, times_ps, len(of.keys))
         for index, key in enumerate(of.keys):
             total = self.by_key[key]
             total.count += of.counts[index] * rows.num_ranks
@@ -54,50 +82,33 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class _Counted:
-    """Of the rows ``at``, the keys that they have, which one each has, and sums by key."""
+    """Of rows told apart, the keys that they have by fewer columns, ``which`` one each key is, and sums.
 
-    at: npt.NDArray[np.intp]
+    Sums of times are exact, in whichever order: whole picoseconds of less than an hour.
+    """
+
+    apart: ToldApart
     keys: list[Key]
-    inverse: npt.NDArray[np.int64]
+    which: npt.NDArray[np.int64]
     counts: list[int]
     alone_ps: list[float]
     num_bytes: list[float]
     flops: list[float]
 
     @classmethod
-    def of(cls, rows: RankRows, columns: Sequence[str], at: npt.NDArray[np.intp]) -> _Counted:
-        """Of the rows ``at`` these places."""
-        keys, inverse = told_apart(rows, columns, at)
-        found = cls(at, keys, inverse, np.bincount(inverse).tolist(), [], [], [])
-        sums = ((found.alone_ps, "alone_ps"), (found.num_bytes, "bytes"), (found.flops, "flops"))
-        for sum_of, column in sums:
-            sum_of += found.summed(rows.ints(column))
-        return found
-
-    def summed(self, column: npt.NDArray[np.int64]) -> list[float]:
-        """Sums of a column by key."""
-        sums: list[float] = np.bincount(self.inverse, weights=column.take(self.at)).tolist()
-        return sums
+    def of(cls, rows: RankRows, columns: Sequence[str], apart: ToldApart) -> _Counted:
+        """By these columns."""
+        places = [apart.columns.index(column) for column in columns]
+        of_keys = [tuple([key[place] for place in places]) for key in apart.keys]
+        number = {key: index for index, key in enumerate(dict.fromkeys(of_keys))}
+        which = np.array([number[key] for key in of_keys], dtype=np.int64)
+        one = ToldApart(columns, apart.at, list(number), which[apart.number])
+        columns_of = (rows.ints(name).take(apart.at) for name in ("alone_ps", "bytes", "flops"))
+        sums = (one.summed(column) for column in columns_of)
+        return cls(apart, one.keys, which, np.bincount(one.number).tolist(), *sums)
 
 
-def told_apart(
-    rows: RankRows, columns: Sequence[str], at: npt.NDArray[np.intp]
-) -> tuple[list[Key], npt.NDArray[np.int64]]:
-    """Different values of some text columns among the rows ``at``, and which one each of these has."""
-    key = np.zeros(len(at), dtype=np.int64)
-    values: list[list[str]] = []
-    for column in columns:
-        codes, names = rows.strings(column)
-        key = key * len(names) + codes.take(at)
-        values.append(names)
-    distinct, number = ops.told_apart(key)
-    return [_decode(code, values) for code in distinct.tolist()], number
-
-
-def _decode(code: int, values: list[list[str]]) -> Key:
-    """Mixed-radix ``code`` back to one string per column."""
-    picked: list[str] = []
-    for names in reversed(values):
-        code, digit = divmod(code, len(names))
-        picked.append(names[digit])
-    return tuple(reversed(picked))
+def _summed(number: npt.NDArray[np.int64], values: npt.ArrayLike, count: int) -> list[float]:
+    """Sums of values by number, of which there are so many."""
+    sums: list[float] = np.bincount(number, values, count).tolist()
+    return sums

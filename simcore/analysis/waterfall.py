@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray, Intervals
-from simcore.analysis.totals import told_apart
+from simcore.analysis.totals import ToldApart
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.records import dataclass
 from simcore.timeline.info import RunInfo
@@ -52,6 +52,8 @@ PARTS: Final = {
     "bubble": "pipeline bubble",
     "host": "host and launches",
 }
+_OF_KERNELS: Final = ("name", "phase", "kind")
+_OF_COMMUNICATION: Final = ("name", "group", "algorithm", "protocol", "phase", "kind")
 _MODEL_PHASES: Final = ("fwd", "bwd")
 _AXES: Final = (
     ("tensor", ("tp",)), ("context", ("cp",)), ("data", ("dp", "expert_dp", "edp")),
@@ -73,38 +75,69 @@ class Waterfall:
 
 
 @dataclass(frozen=True)
-class RankWork:
-    """What analyses ask of a rank's rows: where its kernels are, what communicates, both, and messages and
-    collectives among that; its times, ps, and when kernels and communication are under way.
+class TimedOps:
+    """Some of a rank's ops: at which rows, how long they take alone, and when they are ready, start and end,
+    ps.
     """
 
-    rows: RankRows
-    compute: Places
-    communication: Places
-    busy: Places
-    p2p: Places
-    collectives: Places
+    at: Places
+    alone: IntArray
     ready: IntArray
     start: IntArray
     end: IntArray
+
+    @property
+    def contention(self) -> int:
+        """By how much they last longer than alone, all together."""
+        return int((self.end - self.start - self.alone).sum())
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What analyses ask of a rank's rows: kernels, what communicates, and which of these are messages and
+    collectives; when kernels and communication are under way.
+    """
+
+    rows: RankRows
+    compute: TimedOps
+    communication: TimedOps
+    p2p: Places  # of what communicates
+    collectives: Places
     computing: Intervals
     communicating: Intervals
 
     @classmethod
     def of(cls, rows: RankRows) -> RankWork:
         """From rows with kinds and times."""
-        kinds = (
-            COMPUTE_KINDS, COMMUNICATION_KINDS, COMPUTE_KINDS + COMMUNICATION_KINDS, P2P_KINDS,
-            tuple(kind for kind in COMMUNICATION_KINDS if kind not in P2P_KINDS),
-        )  # fmt: skip
-        places = rows.found("places", lambda: [np.flatnonzero(rows.are("kind", kind)) for kind in kinds])
-        compute, communication, busy, p2p, collectives = places
-        start, end = rows.ints("start_ps"), rows.ints("end_ps")
+
+        def find() -> tuple[list[Places], list[IntArray], Places, Places]:
+            at = [np.flatnonzero(rows.are("kind", kinds)) for kinds in (COMPUTE_KINDS, COMMUNICATION_KINDS)]
+            is_p2p = rows.are("kind", P2P_KINDS)[at[1]]
+            alone = [rows.ints("alone_ps")[places] for places in at]
+            return at, alone, np.flatnonzero(is_p2p), np.flatnonzero(~is_p2p)
+
+        at, alone, p2p, collectives = rows.found("ops", find)
+        columns = [rows.ints(name) for name in ("ready_ps", "start_ps", "end_ps")]
+        compute, communication = (
+            TimedOps(places, times, *(column[places] for column in columns))
+            for places, times in zip(at, alone, strict=True)
+        )
         return cls(
-            rows, compute, communication, busy, p2p, collectives, rows.ints("ready_ps"), start, end,
-            Intervals.union(start[compute], end[compute]),
-            Intervals.union(start[communication], end[communication]),
+            rows, compute, communication, p2p, collectives, Intervals.union(compute.start, compute.end),
+            Intervals.union(communication.start, communication.end),
         )  # fmt: skip
+
+    def told_apart(self) -> tuple[tuple[ToldApart, ToldApart], tuple[IntArray, IntArray]]:
+        """Kernels, and what communicates, by what they are; and how long they take, ps."""
+
+        def find() -> tuple[ToldApart, ToldApart]:
+            return (
+                ToldApart.of(self.rows, _OF_KERNELS, self.compute.at),
+                ToldApart.of(self.rows, _OF_COMMUNICATION, self.communication.at),
+            )
+
+        times = self.compute.end - self.compute.start, self.communication.end - self.communication.start
+        return self.rows.found("told apart", find), times
 
 
 def waterfall_of(parts: Mapping[str, int], info: RunInfo) -> Waterfall:
@@ -129,26 +162,27 @@ def parts_of(seen: RankWork, info: RunInfo) -> dict[str, int]:
     """Parts of one rank's step, ps; "products" holds all of the model's products yet."""
     step_ps = info.step_ps
     rows, compute, communication = seen.rows, seen.compute, seen.communication
-    ready, start = seen.ready, seen.start
     found: dict[str, int] = defaultdict(int)
 
-    own, contended = _claimed(rows, compute, None)
-    for name, chosen in rows.found("kernels by part", lambda: _kernels(rows, compute, info)):
+    own, contended = _claimed(compute, None)
+    for name, chosen in rows.found("kernels by part", lambda: _kernels(rows, compute.at, info)):
         found[name] = int(own[chosen].sum())
     found["kernel_contention"] = int(contended.sum())
 
-    own, contended = _claimed(rows, communication, seen.computing)
+    own, contended = _claimed(communication, seen.computing)
     found["communication_contention"] = int(contended.sum())
-    for name, chosen in rows.found("communication by part", lambda: _by_axis(rows, communication)):
+    for name, chosen in rows.found("communication by part", lambda: _by_axis(rows, communication.at)):
         found[name] = int(own[chosen].sum())
 
     idle = seen.computing.joined(seen.communicating).rest_of(step_ps)
     stages = info.workload.dims.get("pp", 1) > 1
-    last = int(seen.end[seen.busy].max(initial=0))
+    last = max(int(one.end.max(initial=0)) for one in (compute, communication))
     behind = Intervals(np.array([last]), np.array([step_ps])) if last < step_ps else Intervals.none()
-    messages = Intervals.union(ready[seen.p2p], start[seen.p2p])
+    messages, peers = (
+        Intervals.union(communication.ready[of], communication.start[of])
+        for of in (seen.p2p, seen.collectives)
+    )
     awaited = messages.joined(behind) if stages else messages
-    peers = Intervals.union(ready[seen.collectives], start[seen.collectives])
     peers = peers if stages else peers.joined(behind)
     bubble = awaited.overlap(idle)
     found["bubble"] = bubble
@@ -182,17 +216,15 @@ def clocks(info: RunInfo) -> tuple[float, float]:
     return keeps.clock, keeps.slowest_clock(info.workload.world_size)
 
 
-def _claimed(rows: RankRows, chosen: Places, taken: Intervals | None) -> tuple[IntArray, IntArray]:
-    """Of the ``chosen`` ops, in their order: time that is theirs alone, and what sharing adds, ps.
+def _claimed(ops: TimedOps, taken: Intervals | None) -> tuple[IntArray, IntArray]:
+    """Of the ``ops``, in their order: time that is theirs alone, and what sharing adds, ps.
 
     A moment of several goes to the one that began first; one that is ``taken`` already to none.  Both add up
     to the time that they cover.
     """
-    start, end = rows.ints("start_ps")[chosen], rows.ints("end_ps")[chosen]
-    theirs = claimed(start, end, taken)
-    length = end - start
-    alone = rows.ints("alone_ps")[chosen]
-    share = np.divide(length - alone, length, out=np.zeros(len(length)), where=length > 0)
+    theirs = claimed(ops.start, ops.end, taken)
+    length = ops.end - ops.start
+    share = np.divide(length - ops.alone, length, out=np.zeros(len(length)), where=length > 0)
     contended = np.rint(theirs * share).astype(np.int64)
     return theirs - contended, contended
 
@@ -202,13 +234,17 @@ def claimed(start: IntArray, end: IntArray, taken: Intervals | None = None) -> I
 
     A moment of several goes to the one that began first; one that is ``taken`` already to none.
     """
-    order = np.argsort(start, kind="stable")
-    first, last = start[order], end[order]
-    reach = np.maximum.accumulate(np.concatenate([[0], last]))[:-1]
-    begin = np.minimum(np.maximum(first, reach), last)
+    order = None if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+    first, last = (start, end) if order is None else (start[order], end[order])
+    begin = first
+    if (first[1:] < last[:-1]).any():
+        begin = first.copy()
+        begin[1:] = np.minimum(np.maximum(first[1:], np.maximum.accumulate(last[:-1])), last[1:])
     found = last - begin
     if taken is not None:
-        found = found - (taken.covered_until(last) - taken.covered_until(begin))
+        found -= taken.covered_until(last) - taken.covered_until(begin)
+    if order is None:
+        return found
     theirs = np.empty_like(found)
     theirs[order] = found
     return theirs
@@ -242,7 +278,7 @@ def _by_products(rows: RankRows, compute: Places, info: RunInfo) -> BoolArray:
 
 def communication_by_axis(rows: RankRows, communication: Places) -> tuple[list[str], IntArray]:
     """Parts that the ``communication`` rows belong to, and which one each belongs to."""
-    keys, number = told_apart(rows, ("group", "phase", "kind"), communication)
-    axes = [axis_of(*key) for key in keys]
+    apart = ToldApart.of(rows, ("group", "phase", "kind"), communication)
+    axes = [axis_of(*key) for key in apart.keys]
     names = list(dict.fromkeys(axes))
-    return names, np.array([names.index(axis) for axis in axes], dtype=np.int64)[number]
+    return names, np.array([names.index(axis) for axis in axes], dtype=np.int64)[apart.number]

@@ -23,30 +23,34 @@ _text = pa.dictionary(pa.int32(), pa.string())
 #: ``stream`` is "host" for host ops and synchronisations: they wait for a stream and are not on it.
 #: ``peer`` is the global rank at the other end of a send or recv (-1 otherwise); ``bytes`` is HBM traffic
 #: (read + written) of a compute op and nccl-tests' size of a communication; ``layer`` is global.
+#: Nothing is ever missing, which the file says: a writer that need not ask takes a sixth less.
 TIMELINE = pa.schema(
     [
-        ("rank_class", pa.int32()),
-        ("rank", pa.int32()),
-        ("stream", _text),
-        ("op_id", pa.int32()),
-        ("name", _text),
-        ("kind", _text),
-        ("phase", _text),
-        ("step", pa.int32()),
-        ("stage", pa.int32()),
-        ("microbatch", pa.int32()),
-        ("layer", pa.int32()),
-        ("group", _text),
-        ("peer", pa.int32()),
-        ("algorithm", _text),
-        ("protocol", _text),
-        ("channels", pa.int32()),
-        ("flops", pa.int64()),
-        ("bytes", pa.int64()),
-        ("ready_ps", pa.int64()),
-        ("start_ps", pa.int64()),
-        ("end_ps", pa.int64()),
-        ("alone_ps", pa.int64()),
+        pa.field(name, of, nullable=False)
+        for name, of in (
+            ("rank_class", pa.int32()),
+            ("rank", pa.int32()),
+            ("stream", _text),
+            ("op_id", pa.int32()),
+            ("name", _text),
+            ("kind", _text),
+            ("phase", _text),
+            ("step", pa.int32()),
+            ("stage", pa.int32()),
+            ("microbatch", pa.int32()),
+            ("layer", pa.int32()),
+            ("group", _text),
+            ("peer", pa.int32()),
+            ("algorithm", _text),
+            ("protocol", _text),
+            ("channels", pa.int32()),
+            ("flops", pa.int64()),
+            ("bytes", pa.int64()),
+            ("ready_ps", pa.int64()),
+            ("start_ps", pa.int64()),
+            ("end_ps", pa.int64()),
+            ("alone_ps", pa.int64()),
+        )
     ],
     metadata={"simcore.timeline.schema": SCHEMA_VERSION},
 )
