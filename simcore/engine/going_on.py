@@ -61,12 +61,12 @@ def follow(rank: Rank, tape: Tape, alike: Sequence[int]) -> None:
     if was_over and begun < len(tape.segments):
         rank._clock.start(rank._host())
     behind = [key for key in rank._waiters if key[1] >= alike[key[0]]]
-    for signal in [rank._waiters.pop(key) for key in behind]:
-        signal.fire()
-    launched = list(rank._host_waiters.values())
+    woken = [rank._waiters.pop(key) for key in behind]
+    woken += rank._host_waiters.values()
     rank._host_waiters.clear()
-    for signal in launched:
-        signal.fire()
+    for waiters in woken:
+        for wake in waiters:
+            wake(None)
 
 
 def _begun_alike(rank: Rank, tape: Tape) -> int:

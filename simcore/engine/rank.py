@@ -8,6 +8,7 @@ Note [Going on]
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,9 +24,10 @@ from simcore.engine.tape import Tape
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
+    from simcore.engine.layout import Completion
     from simcore.engine.rendezvous import Communicator, Communicators
 
-Wake = Callable[[Event], Any]
+Wake = Callable[[Any], Any]  # has who waits go on
 ItemByNumber = Mapping[int, Item] | Sequence[Item]
 UNSET: Final = array("q", [-1])
 
@@ -88,9 +90,9 @@ class Rank:
         self.awaited: list[int] = []
         self._clock = clock
         self._bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
-        self._waiters: dict[tuple[int, int], Signal] = {}
-        self._followers: dict[int, tuple[int, Callable[[Event], None]]] = {}
-        self._host_waiters: dict[int, Signal] = {}
+        self._waiters: dict[Completion, list[Wake]] = defaultdict(list)  # for items, by stream and number
+        self._followers: dict[int, tuple[int, Wake]] = {}
+        self._host_waiters: dict[int, list[Wake]] = defaultdict(list)  # for segments
         self.player: Player | None = None
         self.begin_ps = 0
 
@@ -119,30 +121,17 @@ class Rank:
 
     # -- waiting for each other ------------------------------------------------------------------
 
-    def completion(self, stream: int, number: int) -> Signal:
-        """Fires when item ``number`` of ``stream`` completes."""
-        signal = self._waiters.get((stream, number))
-        if signal is None:
-            signal = self._waiters[stream, number] = Signal(self._clock)
-        return signal
-
-    def _followed(self, stream: int, main: int, number: int) -> Signal:
-        """As :meth:`completion` of an item of the main stream, for a stream that a player answers for, too:
-        as long as it does, the stream sleeps.
+    def _follow(self, stream: int, main: int, number: int, wake: Wake) -> None:
+        """Wake a stream that a player answers for when an item of the main stream completes, which it answers
+        for, too: as long as it does, the stream sleeps.
         """
-        mine = Signal(self._clock)
 
-        def wake(_: Event) -> None:
+        def follow(_: object) -> None:
             del self._followers[stream]
-            mine.fire()
+            wake(None)
 
-        self._followers[stream] = number, wake
-        self.completion(main, number).callbacks.append(wake)
-        return mine
-
-    def _launched(self, segment: int) -> Signal:
-        """Fires when the host reaches ``segment``."""
-        return self._host_waiters.setdefault(segment, Signal(self._clock))
+        self._followers[stream] = number, follow
+        self._waiters[main, number].append(follow)
 
     # -- the host --------------------------------------------------------------------------------
 
@@ -152,14 +141,13 @@ class Rank:
         while (number := len(base)) < len(self.tape.segments):
             waits = [one for one in self.tape.segments[number].waits if done[one[0]] <= one[1]]
             if waits:
-                self.completion(*waits[0]).callbacks.append(wake)
+                self._waiters[waits[0]].append(wake)
                 yield
                 continue  # there may be another tape by now
             self.awaited.append(self._clock.now)
             base.append(max(self.host_free_ps(), self._clock.now))
-            waiter = self._host_waiters.pop(number, None)
-            if waiter is not None:
-                waiter.fire()
+            for waiter in self._host_waiters.pop(number, ()):
+                waiter(None)
         del wake  # by which it would keep itself
         yield
 
@@ -203,16 +191,16 @@ class Rank:
             for other, item in waits:
                 if done[other] <= item:
                     if other != main:
-                        self.completion(other, item).callbacks.append(wake)
+                        waiters[other, item].append(wake)
                     else:
-                        self._followed(stream, main, item).callbacks.append(wake)
+                        self._follow(stream, main, item, wake)
                     yield
                     if done[stream] != here or self.tape is not tape:  # a player took it further meanwhile
                         break
             if done[stream] != here or self.tape is not tape:
                 continue
             if segment >= len(base):
-                self._launched(segment).callbacks.append(wake)
+                self._host_waiters[segment].append(wake)
                 yield
                 if self.tape is not tape:
                     continue
@@ -264,28 +252,30 @@ class Rank:
                     yield from self._fused(work, stream, here, wake)
             done[stream] += 1
             if waiters and (watched or self.tape is not tape):
-                waiter = waiters.pop((stream, here), None)
-                if waiter is not None:
-                    waiter.fire()
+                for waiter in waiters.pop((stream, here), ()):
+                    waiter(None)
         del wake  # by which it would keep itself
         yield
 
     def to_come(self, stream: int, number: int) -> Signal | None:
         """Fires when an item completes; None: it has."""
-        return self.completion(stream, number) if self.done[stream] <= number else None
+        if self.done[stream] > number:
+            return None
+        signal = Signal(self._clock)
+        self._waiters[stream, number].append(lambda _: signal.fire())
+        return signal
 
     def release(self, stream: int, number: int) -> None:
         """An item has ended, though its stream sleeps: wake who waits for it, other than who sleeps, too."""
         self.done[stream] = number + 1
-        waiter = self._waiters.pop((stream, number), None)
-        if waiter is None:
-            return
-        asleep = [wake for _, wake in self._followers.values()]
-        kept = [wake for wake in waiter.callbacks if wake in asleep]
+        woken = self._waiters.pop((stream, number), ())
+        asleep = [wake for _, wake in self._followers.values()] if woken else []
+        kept = [wake for wake in woken if wake in asleep]
         if kept:
-            waiter.callbacks = [wake for wake in waiter.callbacks if wake not in kept]
-            self.completion(stream, number).callbacks.extend(kept)
-        waiter.fire()
+            self._waiters[stream, number] = kept
+        for wake in woken:
+            if wake not in kept:
+                wake(None)
 
     def pass_by(self, streams: Sequence[int], place: Sequence[int], needed: Sequence[int]) -> None:
         """Items of ``streams`` before ``place`` are done, without their coroutines: wake who waits.
@@ -304,22 +294,23 @@ class Rank:
                 continue
             before, wake = asleep
             if done[stream] == self.stops[stream]:  # it has to ask now
-                waiters[lead, before].callbacks.remove(wake)
+                waiters[lead, before].remove(wake)
                 asking.append(wake)
             elif before < done[lead] and number < last:
-                signal = waiters[lead, before]
-                if len(signal.callbacks) == 1 and (lead, number) not in waiters:
+                with_it = waiters[lead, before]
+                if len(with_it) == 1 and (lead, number) not in waiters:
                     waiters[lead, number] = waiters.pop((lead, before))
                 else:
-                    signal.callbacks.remove(wake)
-                    self.completion(lead, number).callbacks.append(wake)
+                    with_it.remove(wake)
+                    waiters[lead, number].append(wake)
                 self._followers[stream] = number, wake
         if waiters:
             woken = [key for key in waiters if key[1] < done[key[0]] and key[0] in streams]
             for key in woken:
-                waiters.pop(key).fire()
+                for wake in waiters.pop(key):
+                    wake(None)
         for wake in asking:
-            wake(Event(self._clock))
+            wake(None)
 
     def _fused(self, work: Communication, stream: int, item: int, wake: Wake) -> Coroutine:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""
