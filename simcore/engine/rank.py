@@ -283,16 +283,13 @@ class Rank:
         ``needed``: what the next item of each stream but the first one, which leads, waits for there.  A
         stream that sleeps until an item before that is done sleeps on until then.
         """
-        done, lead = self.done, streams[0]
-        for stream, items in zip(streams, place, strict=True):
-            done[stream] = items
-        waiters, last = self._waiters, len(self.records[lead][0])
-        asking = []
-        for stream, number in zip(streams[1:], needed, strict=True):
-            asleep = self._followers.get(stream)
-            if asleep is None:
+        done, waiters, followers, lead = self.done, self._waiters, self._followers, streams[0]
+        last, asking = len(self.records[lead][0]), []
+        for which, stream in enumerate(streams):
+            done[stream] = place[which]
+            if stream not in followers:  # nor does the first one follow
                 continue
-            before, wake = asleep
+            (before, wake), number = followers[stream], needed[which - 1]
             if done[stream] == self.stops[stream]:  # it has to ask now
                 waiters[lead, before].remove(wake)
                 asking.append(wake)
@@ -303,7 +300,7 @@ class Rank:
                 else:
                     with_it.remove(wake)
                     waiters[lead, number].append(wake)
-                self._followers[stream] = number, wake
+                followers[stream] = number, wake
         if waiters:
             woken = [key for key in waiters if key[1] < done[key[0]] and key[0] in streams]
             for key in woken:
