@@ -48,10 +48,17 @@ class Left:
 
     def level(self, wishes: Sequence[float]) -> float:
         """What of HBM no flow gets more than where kernels wish for so much, bytes/ps; inf: all fit."""
-        return share(self.whole_bytes_per_ps, [*self.desired, *wishes])[0] if self.desired else math.inf
+        if not self.desired:
+            return math.inf
+        largest = max(self.most, *wishes)
+        if largest * (len(self.desired) + len(wishes)) < 0.99 * self.whole_bytes_per_ps:
+            return math.inf  # less than an equal part each, whatever rounding does
+        return share(self.whole_bytes_per_ps, [*self.desired, *wishes])[0]
 
     def shares(self, wishes: Sequence[float]) -> list[float]:
         """What each kernel gets of HBM, bytes/ps."""
+        if len(wishes) == 1:
+            return [min(wishes[0], self.hbm_bytes_per_ps)]
         return share(self.hbm_bytes_per_ps, wishes)[1]
 
     def slows(self, level: float) -> bool:

@@ -280,14 +280,14 @@ def make(change: Disturbance, gpu: Gpu, flows: list[Flow]) -> None:
     Errors: DisturbedError where SMs are not free.
     """
     kind, number, actual, desired = change
+    if kind in (DRAWN, ENDED) and number == len(flows):
+        flows.append(Flow(gpu.clock, OUTSIDE, ()))
     if kind == TAKEN:
         if gpu.sms.put_queue or not gpu.sms.take(number, ""):
             raise DisturbedError
     elif kind == GIVEN_BACK:
         gpu.sms.release(number)
     elif kind == DRAWN:
-        if number == len(flows):
-            flows.append(Flow(gpu.clock, OUTSIDE, ()))
         gpu.draw_changed(flows[number], actual, desired)
     elif kind == ENDED:
         gpu.draw_ended(flows[number])

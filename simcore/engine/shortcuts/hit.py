@@ -150,11 +150,12 @@ class Hits:
         if rest is None or _last(to_come, rest.begins, rest.ends) != last:
             return None
         end_ps, from_ps, until_ps = ends[last], rest.ends[last], min([begins[n] for n in to_come])
-        if any(ends[n] >= end_ps for n in range(len(ends)) if n not in to_come and n != last):
-            return None
-        changed = *before.changes, *rest.changes
-        if any(by > 0.0 and time in (from_ps, until_ps) for time, _, by in changed):
-            return None
+        for n, end in enumerate(ends):
+            if end >= end_ps and n != last and n not in to_come:
+                return None
+        for time, _, by in (*before.changes, *rest.changes):
+            if by > 0.0 and time in (from_ps, until_ps):
+                return None
         later_ps, begins = end_ps - from_ps, list(begins)
         for n in to_come:
             begins[n], ends[n] = rest.begins[n] + later_ps, rest.ends[n] + later_ps
@@ -205,10 +206,11 @@ class Hits:
 
 def _last(to_come: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> int | None:
     """The item with whose end those begin that are to come; None where they do not."""
-    over = [n for n in range(len(begins)) if n not in to_come]
-    last = max(over, key=ends.__getitem__)
-    end_ps = ends[last]
-    if any(ends[n] == end_ps for n in over if n != last) or any(begins[n] < end_ps for n in to_come):
+    last, end_ps, is_only = -1, -1, True
+    for n, end in enumerate(ends):
+        if end >= end_ps and n not in to_come:
+            last, end_ps, is_only = n, end, end > end_ps
+    if not is_only or min([begins[n] for n in to_come]) < end_ps:
         return None
     return last
 

@@ -136,10 +136,12 @@ class UnderWay:
     def make(self, changes: Changes) -> None:
         """Have others make ``changes``, the next ones.  Errors: DisturbedError where they are concerned."""
         self._bench.executions = [self._kernels]
-        following = [*((since, change.kind) for since, change in changes[1:]), (-1, -1)]
-        for (since, change), then in zip(changes, following, strict=True):
-            self._make_calls(since)
-            self._make(since, change, change.number, is_last=then != (since, DRAWN))
+        stop = len(changes)
+        for place, (since, change) in enumerate(changes, 1):
+            if self._made < len(self._calls):
+                self._make_calls(since)
+            is_last = place == stop or changes[place][0] > since or changes[place][1].kind != DRAWN
+            self._make(since, change, change.number, is_last=is_last)
 
     def undisturbed(self) -> UnderWay:
         """Where nothing of the cell is still to change its GPU: this one, or another when that has been."""
@@ -217,7 +219,7 @@ class UnderWay:
         elif kind == DRAWN:
             self._draws[flow] = change.actual, change.desired
         elif kind == ENDED:
-            del self._draws[flow]
+            self._draws.pop(flow, None)
         if kind == ENDED:
             self._is_stale = is_busy
         elif is_last and is_busy and (kind != RERATED or self._is_stale):
