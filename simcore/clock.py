@@ -220,15 +220,6 @@ class Movable(Signal):
         """The time has come."""
         self.fire()
 
-    def come(self) -> bool:
-        """Be at the due time, where nothing else happens before; False: there is none."""
-        if self._due_entry == _NO_ENTRY:
-            return False
-        self._due_entry = _NO_ENTRY
-        self.env.now = self.due_ps
-        self.due()
-        return True
-
     def _woken(self, number: int) -> None:
         if number != self._queued_entry:
             return
