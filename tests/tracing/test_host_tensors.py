@@ -18,10 +18,10 @@ LAYERS, WIDTH, VOCAB, BATCH, SEQ = 2, 64, 96, 3, 32  # of host.py
 
 
 def trace(
-    pool: WorkerPool, what: str, values: tuple[tuple[str, float], ...] = ()
+    pool: WorkerPool, what: str, values: tuple[tuple[str, float], ...] = (), ranks: int = 1
 ) -> tuple[Graph, TraceReport]:
     report = TraceReport()
-    job = ScriptJob(SCRIPT, (what,), world_size=1, gpus_per_node=1, values=values)
+    job = ScriptJob(SCRIPT, (what,), world_size=ranks, gpus_per_node=ranks, values=values)
     return trace_in(pool, job, report), report
 
 
@@ -63,3 +63,10 @@ def test_a_kernel_on_nothing_is_a_warning_with_the_line_that_asked(pool: WorkerP
     _, report = trace(pool, "part")
     (warning,) = report.warnings
     assert "has a dimension of 0" in warning and f"--value {site('# asked here, too')}=..." in warning
+
+
+def test_a_shard_without_rows_is_no_doubt(pool: WorkerPool) -> None:
+    graph, report = trace(pool, "rows", ranks=2)
+    ops = zip(graph.ops.name.tolist(), graph.ops.out_shapes.tolist(), strict=True)
+    clamped = sorted(shapes for name, shapes in ops if name == "aten::clamp_")
+    assert clamped == ["[[0]]", "[[1]]"] and report.warnings == []

@@ -1,4 +1,4 @@
-"""Programs that live by what the host knows: ``host.py gpt | large | nothing | part``."""
+"""Programs that live by what the host knows: ``host.py gpt | large | nothing | part | rows``."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 LAYERS, WIDTH, HEADS, VOCAB, BATCH, SEQ = 2, 64, 4, 96, 3, 32
 
@@ -111,6 +112,22 @@ def part(_rank):
     train(model, rows)
 
 
+def rows(_rank):
+    """A parameter of fewer rows than ranks, changed after each step, and a loss that is read."""
+    model = nn.Module()
+    model.scale, model.linear = nn.Parameter(torch.ones(1)), nn.Linear(4, 4)
+    model.forward = lambda x: model.linear(x) * model.scale
+    fully_shard(model.cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(torch.randn(2, 4, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            model.scale.clamp_(0, 4.6)
+        print(loss.item())
+
+
 def train(model, batch):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -123,4 +140,5 @@ def train(model, batch):
 if __name__ == "__main__":
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    {"gpt": gpt, "large": large, "nothing": nothing, "part": part}[sys.argv[1]](dist.get_rank())
+    named = {"gpt": gpt, "large": large, "nothing": nothing, "part": part, "rows": rows}
+    named[sys.argv[1]](dist.get_rank())

@@ -99,10 +99,31 @@ def _advice(values: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _first_without_elements(graph: Graph) -> str:
-    """The first kernel whose result has no elements, as a text; "" for none."""
+    """The first kernel whose result has no elements, on every rank of its stage that runs it, as a text; "" for
+    none.  Where others have elements there, it is a shard of fewer rows than ranks, which has none for real.
+    """
     ops = graph.ops
     columns = (ops.kind.tolist(), ops.name.tolist(), ops.module.tolist(), ops.out_shapes.tolist())
-    for kind, name, module, shapes in zip(*columns, strict=True):
-        if kind == OpKind.COMPUTE and _NO_ELEMENTS.search(shapes):
+    empty = [
+        row
+        for row, (kind, _, _, shapes) in enumerate(zip(*columns, strict=True))
+        if kind == OpKind.COMPUTE and _NO_ELEMENTS.search(shapes)
+    ]
+    if not empty:
+        return ""
+    of_programs = [
+        (program.stage, [row for one in {*program.template.tolist()} for row in graph.template_rows(one)])
+        for program in graph.programs
+    ]
+    without = {*empty}
+    for row in empty:
+        name, module = ops.name[row], ops.module[row]
+        stages = {stage for stage, rows in of_programs if row in rows}
+        elsewhere = [
+            {one in without for one in rows if ops.name[one] == name and ops.module[one] == module}
+            for stage, rows in of_programs
+            if stage in stages
+        ]
+        if {False} not in elsewhere:
             return f"{name} in {module!r}" if module else str(name)
     return ""

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import builtins
 import functools
-import importlib.util
 import io
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,7 @@ import torch
 import torch.hub
 from torch.nn.modules.module import _IncompatibleKeys
 
-from workloads.tracing.fake import checkpoints, gone_files, late_files
+from workloads.tracing.fake import checkpoints, gone_files, late_files, safe_tensors
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.outside_world import NetworkCallError
 
@@ -125,8 +123,10 @@ def install() -> None:
     shutil.copyfile = _copying(shutil.copyfile)
     shutil.copymode = _unless_held(shutil.copymode)
     shutil.copystat = _unless_held(shutil.copystat)
-    if importlib.util.find_spec("safetensors") is not None:
-        _hold_safetensors()
+    safe_tensors.install(
+        lambda file, content: _saved.__setitem__(os.path.realpath(file), content),
+        lambda file: _found(os.path.realpath(file)),
+    )
     checkpoints.install(_saved.__setitem__)
 
 
@@ -197,7 +197,7 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Memory is the host's; where tensors are to go is asked afterwards."""
         path = _path(f)
-        content = None if path is None else _saved.get(path) or _of_rank_0(path)
+        content = None if path is None else _found(path)
         source = f if content is None else io.BytesIO(content)
         loaded = original(source, lambda storage, _location: storage, *args, **kwargs)
         where = map_location if isinstance(map_location, str | torch.device) else None
@@ -206,30 +206,10 @@ def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _hold_safetensors() -> None:
-    """The library writes and maps files below Python."""
-    package, of_torch = (importlib.import_module(name) for name in ("safetensors", "safetensors.torch"))
-    find = package.safe_open
-
-    def serialize_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
-        _saved[os.path.realpath(filename)] = package.serialize(tensors, metadata=metadata)
-
-    def safe_open(filename: Any, *args: Any, **kwargs: Any) -> Any:
-        path = os.path.realpath(filename)
-        content = _saved.get(path) or _of_rank_0(path)
-        if content is None:
-            return find(filename, *args, **kwargs)
-        with tempfile.NamedTemporaryFile() as file:  # mapped: it may go
-            file.write(content)
-            file.flush()
-            return find(file.name, *args, **kwargs)
-
-    for module in (package, of_torch):
-        vars(module).update(serialize_file=serialize_file, safe_open=safe_open)
-
-
-def _of_rank_0(path: str) -> bytes | None:
-    """What rank 0 saves as a file that is not there."""
+def _found(path: str) -> bytes | None:
+    """What was saved as a file, or what rank 0 saves as one that is not there."""
+    if path in _saved:
+        return _saved[path]
     return None if shelf is None or Path(path).exists() else shelf.saved(path)
 
 
