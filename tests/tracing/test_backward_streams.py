@@ -12,12 +12,19 @@ from workloads.tracing.drive.script_job import ScriptJob
 SCRIPT = Path(__file__).parent / "scripts" / "branches.py"
 
 
-def test_a_backward_pass_takes_the_streams_of_its_forward_pass(pool: WorkerPool) -> None:
-    found = pool.submit(rank_run.run_rank, ScriptJob(SCRIPT), 0).result()
+def backward(pool: WorkerPool, what: str) -> tuple[int, list[tuple[str, str, list[int]]]]:
+    """Name, stream and waits of the ops from the backward pass on, and how many stand before it."""
+    job = ScriptJob(SCRIPT, (what,), world_size=2, gpus_per_node=2)
+    found = pool.submit(rank_run.run_rank, job, 0).result()
     ops = [(one.name.partition(".")[0], one.stream, one.waits) for one in events(found.program)]
     begin = next(index for index, one in enumerate(ops) if one[0] == "aten::ones_like")
+    return begin, ops[begin:]
+
+
+def test_a_backward_pass_takes_the_streams_of_its_forward_pass(pool: WorkerPool) -> None:
+    begin, ops = backward(pool, "layers")
     compute, side = "compute", "side.1"
-    assert ops[begin:-1] == [
+    assert ops[:-1] == [
         ("aten::ones_like", compute, []),
         # Of the layer that ran last: its input's gradient, its weight's, its bias's.
         ("aten::mm", compute, []),
@@ -34,3 +41,26 @@ def test_a_backward_pass_takes_the_streams_of_its_forward_pass(pool: WorkerPool)
     ]
     # The optimizer comes behind all of it.
     assert ops[-1] == ("aten::_foreach_add_", compute, [])
+
+
+def test_a_custom_function_goes_back_on_the_stream_that_applied_it(pool: WorkerPool) -> None:
+    begin, ops = backward(pool, "function")
+    assert [one for one in ops if one[1] != "compute"] == [
+        ("aten::div", "side.1", [begin]),  # not on the stream on which its forward pass computed
+        ("aten::add", "side.1", [begin + 1]),
+    ]
+
+
+def test_a_view_goes_back_on_the_stream_on_which_it_was_taken(pool: WorkerPool) -> None:
+    _, ops = backward(pool, "view")
+    names = [name for name, stream, _ in ops if stream == "side.1"]
+    assert "aten::slice_backward" in names and "aten::mm" not in names
+
+
+def test_what_ddp_hooks_to_gradients_runs_where_it_was_made(pool: WorkerPool) -> None:
+    """Its reducer keeps the sums into gradients on the stream that was current then."""
+    _, ops = backward(pool, "ddp")
+    beside = [name for name, stream, _ in ops if stream == "side.1"]
+    assert beside == ["aten::mm", "aten::mm", "aten::sum", "aten::add"]
+    reduced = [waits for name, _, waits in ops if name == "all_reduce"]
+    assert len(reduced) > 2 and all(reduced)

@@ -319,13 +319,17 @@ def overwritten(model):
         from safetensors import safe_open
         from safetensors.torch import load_file, load_model, save_file, save_model
 
-        tied = torch.nn.ModuleDict({"in": torch.nn.Embedding(900, 90), "out": torch.nn.Linear(90, 900)}).cuda()
+        tied = torch.nn.ModuleDict(
+            {"in": torch.nn.Embedding(900, 90), "out": torch.nn.Linear(90, 900)}
+        ).cuda()
         tied["out"].weight = tied["in"].weight  # no value of such a weight is kept
         save_model(tied, folder / "tied.safetensors", {"step": "3"})
         assert load_model(tied, str(folder / "tied.safetensors")) == (set(), [])
         with safe_open(folder / "tied.safetensors", "pt", device="cuda") as held:
             assert held.metadata()["step"] == "3" and {"in.weight", "out.bias"} < {*held.keys()}
-            assert held.get_slice("in.weight").get_shape() == [900, 90] and held.get_tensor("out.bias").is_cuda
+            assert (
+                held.get_slice("in.weight").get_shape() == [900, 90] and held.get_tensor("out.bias").is_cuda
+            )
         (folder / "model.safetensors").write_bytes(b"of a real run")
         save_file(model.state_dict(), folder / "model.safetensors")
         assert load_file(folder / "model.safetensors")["weight"].shape == (4, 4)

@@ -1,18 +1,51 @@
-"""A shared layer, and two behind it on two streams: ``branches.py``."""
+"""A shared layer, and two behind it on two streams: ``branches.py layers | function | view | ddp``."""
+
+import sys
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-trunk, main, side = (nn.Linear(4, 4).cuda() for _ in range(3))
-optimizer = torch.optim.SGD([*trunk.parameters(), *main.parameters(), *side.parameters()], lr=0.1)
-stream = torch.cuda.Stream()
+
+class Halved(torch.autograd.Function):
+    """Computes on a stream of its own, whatever is current, and back on the one that is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.cuda.stream(inner):
+            return x / 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / 2
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.main, self.side = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        hidden = self.trunk(x)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            beside = behind(hidden) if behind else self.side(hidden)
+        result = self.main(hidden)
+        torch.cuda.current_stream().wait_stream(stream)
+        return (result + beside).sum()
+
+
+what = sys.argv[1]
+#: In place of the second layer: a custom function; a view whose gradient is a kernel.
+behind = {"function": Halved.apply, "view": lambda x: x[:1]}.get(what)
+dist.init_process_group("nccl")
+stream, inner = torch.cuda.Stream(), torch.cuda.Stream()
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if what == "ddp":
+    model = DistributedDataParallel(model, bucket_cap_mb=1e-5)
 for _ in range(3):
-    hidden = trunk(torch.zeros(2, 4, device="cuda"))
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        beside = side(hidden)
-    result = main(hidden)
-    torch.cuda.current_stream().wait_stream(stream)
-    (result + beside).sum().backward()
+    model(torch.zeros(2, 4, device="cuda")).backward()
     optimizer.step()
     optimizer.zero_grad()

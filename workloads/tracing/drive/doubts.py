@@ -99,8 +99,9 @@ def _advice(values: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _first_without_elements(graph: Graph) -> str:
-    """The first kernel whose result has no elements, on every rank of its stage that runs it, as a text; "" for
-    none.  Where others have elements there, it is a shard of fewer rows than ranks, which has none for real.
+    """The first kernel whose result has no elements, on all ranks of its stage, as a text; "" for none.
+
+    Where some have elements there, the others have a shard of fewer rows than ranks, empty for real, too.
     """
     ops = graph.ops
     columns = (ops.kind.tolist(), ops.name.tolist(), ops.module.tolist(), ops.out_shapes.tolist())

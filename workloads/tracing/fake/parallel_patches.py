@@ -19,8 +19,9 @@ import torch.distributed.utils as dist_utils
 import torch.nn.parallel.distributed as ddp
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
 
-from workloads.tracing.fake import object_exchange
+from workloads.tracing.fake import object_exchange, streams
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.parameters import move
 
@@ -41,6 +42,11 @@ def install() -> None:
     flat: Any = fsdp1_parameters
     flat._data_ptr_allocated = flat._storage_size_allocated
     dtensor_random.is_rng_supported_mesh = lambda _mesh: False  # type: ignore[assignment]
+
+
+#: Parameters whose sums into gradients a reducer keeps -> the stream that was current when it was made: there
+#: they run, and what is hooked to them.
+stream_of_sum: Any = WeakIdKeyDictionary()
 
 
 def _move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
@@ -94,7 +100,14 @@ def _patch_reducer() -> None:
     reducer._rebuild_buckets = _without_mail(on_host(reducer._rebuild_buckets))
     reducer._set_static_graph = on_host(reducer._set_static_graph)
     distributed: Any = dist
-    distributed.Reducer = on_host(reducer)
+    make = on_host(reducer)
+
+    def made(params: list[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        for param in params:
+            stream_of_sum[param] = streams.current_stream()
+        return make(params, *args, **kwargs)
+
+    distributed.Reducer = made
 
 
 def _without_mail(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -102,7 +102,11 @@ class _Slice:
     def get_dtype(self) -> str:
         """The library's name of the type: F32, BF16, I64, BOOL."""
         kind, name = self._tensor.dtype, str(self._tensor.dtype).removeprefix("torch.").upper()
-        return name if kind is torch.bool or "FLOAT8" in name else name.replace("FLOAT", "F").replace("UINT", "U").replace("INT", "I")
+        return (
+            name
+            if kind is torch.bool or "FLOAT8" in name
+            else name.replace("FLOAT", "F").replace("UINT", "U").replace("INT", "I")
+        )
 
     def __getitem__(self, where: Any) -> torch.Tensor:
         return self._tensor[where]

@@ -162,6 +162,12 @@ def current_stream(device: Any = None) -> Stream:  # noqa: ARG001
     return _current[0]
 
 
+def beside() -> Stream | None:
+    """The stream that receives work now, where it is not the default one."""
+    stream = _current[0]
+    return None if stream.stream_id == DEFAULT_STREAM else stream
+
+
 def default_stream(device: Any = None) -> Stream:  # noqa: ARG001
     """Stream 0."""
     return _default

@@ -4,20 +4,27 @@ Note [Streams of a backward pass]
     Autograd's engine runs what belongs to a forward op on the stream of that op, lets it wait for the
     gradients that it is given, and at the end the stream that was current waits for all others.  The engine
     is C++ and knows no streams that are not there, so whoever asks for the current stream is told: the one of
-    the forward op whose node runs.  Nodes of which no forward op is known (sums into gradients) follow the
-    one before.  Programs whose forward passes stay on one stream do not come here.
+    the forward op whose node runs.  A custom function's is the one that was current when its forward pass had
+    returned.  A sum into a gradient has the stream on which its parameter was first used, which is the one of
+    the node before, but where DDP's reducer keeps it: there it is the one on which that was made.  Other
+    nodes of which no forward op is known follow the one before.  Programs whose forward passes stay on one
+    stream do not come here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workloads.tracing.fake import streams
+from workloads.tracing.fake import parallel_patches, streams
 
 if TYPE_CHECKING:
     from workloads.tracing.record.op_log import OpLog
+
+#: What sums into gradients have for a number (``UINT64_MAX``).
+_OF_SUMS = 2**64 - 1
 
 
 class BackwardStreams:
@@ -37,10 +44,26 @@ class BackwardStreams:
         """Whether a backward pass runs that may change streams."""
         return self._outer is not None
 
-    def note(self, stream: streams.Stream) -> None:
-        """A forward op that gradients flow through has been issued on ``stream``, not the default one."""
+    def note(self, inputs: Iterable[torch.Tensor]) -> None:
+        """A forward op of ``inputs`` is issued, or a view taken of them."""
+        stream = streams.beside()
+        if stream is None or not torch.is_grad_enabled() or not any(one.requires_grad for one in inputs):
+            return
         latest = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-        self._of.setdefault(latest, stream)
+        if not self._log.labels.knows(latest):  # else it has no node of its own
+            self._keep(latest, stream)
+
+    def note_function(self, result: Any) -> None:
+        """A custom function has returned ``result``."""
+        stream = streams.beside()
+        if stream is None:
+            return
+        for one in result if isinstance(result, tuple) else (result,):
+            if isinstance(one, torch.Tensor) and one.grad_fn is not None:
+                self._keep(one.grad_fn._sequence_nr(), stream)
+
+    def _keep(self, node: int, stream: streams.Stream) -> None:
+        self._of.setdefault(node, stream)
         streams.on_ask = self._follow
 
     def _follow(self, current: streams.Stream) -> None:
@@ -50,12 +73,13 @@ class BackwardStreams:
             self._end()
             return
         number = node._sequence_nr()
-        if number == self._node:
+        is_sum = number == _OF_SUMS
+        if number == self._node and not is_sum:
             return
         self._node = number
         if self._outer is None:
             self._outer = current
-        known = self._of.get(number)
+        known = parallel_patches.stream_of_sum.get(node.variable) if is_sum else self._of.get(number)
         wanted = known or (self._outer if self._log.labels.knows(number) else current)
         if wanted != current:
             self._used[wanted.stream_id] = wanted

@@ -44,6 +44,18 @@ def install(watcher: Callable[[], Watcher | None]) -> None:
             listener.made.append(weakref.ref(optimizer))
 
     optimizers.__init__ = made
+    function: Any = torch.autograd.Function
+    apply = vars(function)["apply"].__func__
+
+    @functools.wraps(apply)
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = apply(cls, *args, **kwargs)
+        listener = watcher()
+        if listener is not None:
+            listener.recorder.backward_streams.note_function(result)
+        return result
+
+    function.apply = classmethod(applied)
     for name in ("backward", "grad"):  # they make the first gradient before they ask the engine
         setattr(torch.autograd, name, _seen(getattr(torch.autograd, name), watcher))
     variable: Any = torch.autograd.Variable

@@ -227,6 +227,7 @@ class Recorder(OpLog, TorchDispatchMode):
         elif operator.has_kernel:
             self._record_kernel(operator, args, kwargs, result)
         else:
+            self.backward_streams.note(args[:1] if args and isinstance(args[0], torch.Tensor) else ())
             self.labels.note_view()
             if operator.allocates and is_on_device(result):
                 self._storages.record(result, newborn=True)
@@ -253,11 +254,8 @@ class Recorder(OpLog, TorchDispatchMode):
                 cost = operator.cost(*args, **kwargs)
                 name, flops, traffic = cost.kernel or name, cost.flops, _traffic(cost, *traffic)
                 op_class = cost.op_class or classify(name)
-        current = streams.current_stream()
-        stream = current.stream_id
-        beside = stream != streams.DEFAULT_STREAM and torch.is_grad_enabled()
-        if beside and any(one.requires_grad for one in device_inputs):
-            self.backward_streams.note(current)
+        stream = streams.current_stream().stream_id
+        self.backward_streams.note(device_inputs)
         self.append(
             name,
             kind,
