@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.tracing.against import events
 from workloads.tracing.drive import rank_run
 from workloads.tracing.drive.fork_server import WorkerPool
@@ -21,8 +23,10 @@ def backward(pool: WorkerPool, what: str) -> tuple[int, list[tuple[str, str, lis
     return begin, ops[begin:]
 
 
-def test_a_backward_pass_takes_the_streams_of_its_forward_pass(pool: WorkerPool) -> None:
-    begin, ops = backward(pool, "layers")
+@pytest.mark.parametrize("what", ["layers", "thread"])
+def test_a_backward_pass_takes_the_streams_of_its_forward_pass(what: str, pool: WorkerPool) -> None:
+    """Whatever stream is current in another thread."""
+    begin, ops = backward(pool, what)
     compute, side = "compute", "side.1"
     assert ops[:-1] == [
         ("aten::ones_like", compute, []),

@@ -1,6 +1,7 @@
-"""A shared layer, and two behind it on two streams: ``branches.py layers | function | view | ddp``."""
+"""A shared layer, two behind it on two streams: ``branches.py layers | function | view | ddp | thread``."""
 
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,16 @@ model = Model().cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if what == "ddp":
     model = DistributedDataParallel(model, bucket_cap_mb=1e-5)
+if what == "thread":
+    inside = threading.Event()
+
+    def prefetch():
+        with torch.cuda.stream(inner):
+            inside.set()
+            threading.Event().wait()
+
+    threading.Thread(target=prefetch, daemon=True).start()
+    inside.wait()
 for _ in range(3):
     model(torch.zeros(2, 4, device="cuda")).backward()
     optimizer.step()

@@ -1,6 +1,8 @@
-"""Distributed checkpoints: ``checkpoints.py resumed | awaited | older FOLDER``."""
+"""Checkpoints: ``checkpoints.py resumed | awaited | older | safe FOLDER``."""
 
+import importlib
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -68,6 +70,26 @@ def older(folder):
         state["at"] = [0, ""]
         checkpoints.load_state_dict(state, checkpoints.FileSystemReader(folder))
         assert state["count"].item() == 5 and state["at"] == [1, "epoch"]
+
+
+def safe(folder):
+    """By the library of that name; no value of such a weight is kept."""
+    library = importlib.import_module("safetensors.torch")
+    tied = nn.ModuleDict({"in": nn.Embedding(900, 90), "out": nn.Linear(90, 900)}).cuda()
+    tied["out"].weight = tied["in"].weight
+    file = Path(folder) / "model.safetensors"
+    library.save_model(tied, file, {"step": "3"})
+    assert library.load_model(tied, str(file)) == (set(), [])
+    with library.safe_open(file, "pt", device="cuda") as held:
+        assert held.metadata()["step"] == "3" and {"in.weight", "out.bias"} < {*held.keys()}
+        assert held.get_slice("in.weight").get_shape() == [900, 90] and held.get_tensor("out.bias").is_cuda
+        assert held.get_slice("in.weight").get_dtype() == "F32"
+    model = nn.Linear(4, 4).cuda()
+    library.save_file(model.state_dict(), file)
+    loaded = library.load(library.save(library.load_file(file)))
+    assert {name: one.shape for name, one in loaded.items()} == {"weight": (4, 4), "bias": (4,)}
+    file.unlink()  # of what is held
+    train(made(model))
 
 
 def made(model):

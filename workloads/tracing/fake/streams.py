@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
@@ -32,7 +33,6 @@ class StreamListener(Protocol):
 listener: StreamListener | None = None
 #: Told of the current stream whenever somebody asks for it: a backward pass may have come to another.
 on_ask: Callable[[Stream], None] | None = None
-_current: list[Stream] = []
 _num_streams = 0
 
 
@@ -152,19 +152,27 @@ class StreamContext:
 
 
 _default = Stream(stream_id=DEFAULT_STREAM)
-_current.append(_default)  # one for all threads: autograd runs in the caller's thread
+
+
+class _ByThread(threading.local):
+    """The current stream of each thread, the default one at first; autograd runs in its caller's thread."""
+
+    current = _default
+
+
+_here = _ByThread()
 
 
 def current_stream(device: Any = None) -> Stream:  # noqa: ARG001
     """The stream that receives work now."""
     if on_ask is not None:
-        on_ask(_current[0])
-    return _current[0]
+        on_ask(_here.current)
+    return _here.current
 
 
 def beside() -> Stream | None:
     """The stream that receives work now, where it is not the default one."""
-    stream = _current[0]
+    stream = _here.current
     return None if stream.stream_id == DEFAULT_STREAM else stream
 
 
@@ -176,4 +184,4 @@ def default_stream(device: Any = None) -> Stream:  # noqa: ARG001
 def set_stream(stream: Stream | None) -> None:
     """Make ``stream`` current; None changes nothing, as in torch."""
     if stream is not None:
-        _current[0] = stream
+        _here.current = stream

@@ -13,6 +13,7 @@ Note [Streams of a backward pass]
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,11 @@ class BackwardStreams:
         self._log = log
         #: By the number of a forward op's node, if it ran on a stream of its own.
         self._of: dict[int, streams.Stream] = {}
-        #: Of the pass that runs: the stream that was current, those that were used, and the node.
+        #: Of the pass that runs: the stream that was current, those that were used, the node and the thread.
         self._outer: streams.Stream | None = None
         self._used: dict[int, streams.Stream] = {}
         self._node = -1
+        self._thread = 0
 
     @property
     def running(self) -> bool:
@@ -78,7 +80,7 @@ class BackwardStreams:
             return
         self._node = number
         if self._outer is None:
-            self._outer = current
+            self._outer, self._thread = current, threading.get_ident()
         known = parallel_patches.stream_of_sum.get(node.variable) if is_sum else self._of.get(number)
         wanted = known or (self._outer if self._log.labels.knows(number) else current)
         if wanted != current:
@@ -86,9 +88,9 @@ class BackwardStreams:
             streams.set_stream(wanted)
 
     def _end(self) -> None:
-        outer, self._outer, self._node = self._outer, None, -1
-        if outer is None:
+        if self._outer is None or self._thread != threading.get_ident():
             return
+        outer, self._outer, self._node = self._outer, None, -1
         for number in self._used:
             if number != outer.stream_id:
                 self._log.stream_waits(outer.stream_id, self._log.stream_frontier(number))

@@ -113,12 +113,7 @@ def _end_steps(engine_class: Any) -> None:
     original = engine_class.step
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.current()
-        with marks.update(ends_step=bool(self.is_gradient_accumulation_boundary())):
-            marks.recorder.host_counts = True
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                marks.recorder.host_counts = False
+        with step_marks.current().update(ends_step=bool(self.is_gradient_accumulation_boundary())):
+            return original(self, *args, **kwargs)
 
     engine_class.step = step

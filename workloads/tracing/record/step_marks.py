@@ -112,10 +112,9 @@ class StepMarks:
         self, recorder: Recorder, keep: int, *, by_recipe: bool = False, closing: int | None = None
     ) -> None:
         self.recorder = recorder
-        self.step = 0
+        self.step = self.live_bytes = 0
         self.describe: Callable[[], RankFacts] | None = None
         self.facts = RankFacts(MemoryProfile())
-        self.live_bytes = 0
         self.roots: dict[int, torch.nn.Module] = {}
         self.optimizers: dict[int, Any] = {}  # in the order of their first steps
         self.made: list[weakref.ref[Any]] = []
@@ -294,11 +293,12 @@ class StepMarks:
                 raise LaterOptimizer(before)
             self.optimizers[id(optimizer)] = optimizer
         self._watched, self._updated, self.recorder.on_write = set(), False, None
-        self._in_forward = False
+        self._in_forward, self.recorder.host_counts = False, True
         self._begin("optimizer", "optimizer")
 
     @_kept
     def _optimizer_ends(self, optimizer: Any, *_: Any) -> None:
+        self.recorder.host_counts = self._in_update
         if not self._computed and id(optimizer) not in self._readied:
             self._readied.add(id(optimizer))
             return
@@ -324,11 +324,11 @@ class StepMarks:
         if self._in_update:
             yield
             return
-        self._in_update = True
+        self._in_update = self.recorder.host_counts = True
         try:
             yield
         finally:
-            self._in_update = False
+            self._in_update = self.recorder.host_counts = False
         if ends_step and not self._marked:
             self._step_ends()
 
