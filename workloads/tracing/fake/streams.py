@@ -154,25 +154,25 @@ class StreamContext:
 _default = Stream(stream_id=DEFAULT_STREAM)
 
 
-class _ByThread(threading.local):
+class _Current(threading.local):
     """The current stream of each thread, the default one at first; autograd runs in its caller's thread."""
 
-    current = _default
+    stream = _default
 
 
-_here = _ByThread()
+_here = _Current()
 
 
 def current_stream(device: Any = None) -> Stream:  # noqa: ARG001
     """The stream that receives work now."""
     if on_ask is not None:
-        on_ask(_here.current)
-    return _here.current
+        on_ask(_here.stream)
+    return _here.stream
 
 
 def beside() -> Stream | None:
     """The stream that receives work now, where it is not the default one."""
-    stream = _here.current
+    stream = _here.stream
     return None if stream.stream_id == DEFAULT_STREAM else stream
 
 
@@ -184,4 +184,4 @@ def default_stream(device: Any = None) -> Stream:  # noqa: ARG001
 def set_stream(stream: Stream | None) -> None:
     """Make ``stream`` current; None changes nothing, as in torch."""
     if stream is not None:
-        _here.current = stream
+        _here.stream = stream
