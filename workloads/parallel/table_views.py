@@ -28,75 +28,22 @@ def views(
     ``groups``: names of the groups of all these ranks, of an inner group, and of ranks at the same place of
     each inner group.
     """
-    held: list[list[HeldTable]] = [[] for _ in range(num_ranks)]
-    keys, sent = [0.0] * num_ranks, [0] * num_ranks  # what each rank is asked for, and hands out whole
-    alone = 0.0  # columns of rows that leave one by one
-    scattered = 0  # columns of tables whose rows lie on all
-    inner = [0] * max(1, num_ranks // local)  # columns of tables whose rows lie on an inner group
-    copied: list[HeldTable] = []
+    dealt = _Dealt(num_ranks, local, samples, popularity)
     for one in plan:
-        table = tables[one.table]
-        if one.how == "data_parallel":
-            copied.append(HeldTable(table.rows, table.dim, table.pooling))
-        elif one.how == "hybrid":
-            often = popular_rows(table, num_ranks, local, samples, popularity)
-            share = share_of_first(often, table.rows, popularity) if often else 0.0
-            near = HeldTable(often, table.dim, table.pooling * share, alone=num_ranks <= local)
-            if often and near.alone:
-                # Copies that this step reads are brought up to date, and their gradients fetched, one by one.
-                met = distinct_rows(near.lookups * samples, often, popularity)
-                alone += table.dim * met / samples
-                for own in held:
-                    own.append(near)
-            elif often:
-                copied.append(near)
-            if often < table.rows:
-                far = table.pooling * (1 - share)
-                alone += far * table.dim
-                for rank in range(num_ranks):
-                    rows = -(-(table.rows - often) // num_ranks)
-                    held[rank].append(HeldTable(rows, table.dim, far / num_ranks, num_ranks, alone=True))
-                    keys[rank] += far / num_ranks
-        elif one.how == "rows":
-            parts = len(one.ranks)
-            for rank in one.ranks:
-                lookups = table.pooling / parts
-                held[rank].append(
-                    HeldTable(-(-table.rows // parts), table.dim, lookups, num_ranks, partial=True)
-                )
-                keys[rank] += lookups
-                sent[rank] += table.dim
-        elif one.how in ("table_wise", "column_wise"):
-            dim = -(-table.dim // len(one.ranks))
-            for rank in one.ranks:
-                held[rank].append(HeldTable(table.rows, dim, table.pooling, num_ranks))
-                keys[rank] += table.pooling
-                sent[rank] += dim
-        else:
-            columns = len(one.ranks) // local if one.how == "grid_shard" else 1
-            dim = -(-table.dim // columns)
-            parts = len(one.ranks) // columns
-            for rank in one.ranks:
-                rows = -(-table.rows // parts)
-                held[rank].append(HeldTable(rows, dim, table.pooling / parts, num_ranks, partial=True))
-                keys[rank] += table.pooling / parts
-            if one.how == "row_wise":
-                scattered += dim
-            else:
-                for group in sorted({rank // local for rank in one.ranks}):
-                    inner[group] += dim
+        dealt.take(tables[one.table], one)
     common: list[Exchange] = []  # what all ranks say alike, behind what groups say
-    if alone and num_ranks > local > 1:  # by rank within groups, then between them (IB_NVLink_Hier)
-        common += [Exchange("all_to_all", group, alone) for group in groups[1:]]
-    elif alone:
-        common.append(Exchange("all_to_all", groups[0], alone))
+    if dealt.alone and num_ranks > local > 1:  # by rank within groups, then between them (IB_NVLink_Hier)
+        common += [Exchange("all_to_all", group, dealt.alone) for group in groups[1:]]
+    elif dealt.alone:
+        common.append(Exchange("all_to_all", groups[0], dealt.alone))
+    sent, keys, inner, scattered = dealt.sent, dealt.keys, dealt.inner, dealt.scattered
     if any(sent):
         common.append(Exchange(uneven("from", sent), groups[0], float(sum(sent))))
     between = Exchange(uneven("from", inner), groups[2], float(sum(inner))) if any(inner) else None
     asked = (Exchange(uneven("to", _whole(keys)), groups[0], sum(keys)),) if any(keys) else ()
-    everywhere = merged(copied)
+    everywhere = merged(dealt.copied)
     if num_ranks == 1:
-        return [TablesView(merged(held[0]), everywhere)]
+        return [TablesView(merged(dealt.held[0]), everywhere)]
     out = []
     for rank in range(num_ranks):
         rows_out: list[Exchange] = []
@@ -108,8 +55,83 @@ def views(
                 rows_out.append(Exchange("reduce_scatter", groups[1], float(num_ranks * mine)))
             if len(inner) > 1:
                 rows_out.append(between)
-        out.append(TablesView(merged(held[rank]), everywhere, asked, (*rows_out, *common)))
+        out.append(TablesView(merged(dealt.held[rank]), everywhere, asked, (*rows_out, *common)))
     return out
+
+
+class _Dealt:
+    """What each rank holds, and what of it is exchanged, table by table.
+
+    ``keys``: what each rank is asked for; ``sent``: columns that it hands out whole; ``alone``: columns of
+    rows that leave one by one; ``scattered``: columns of tables whose rows lie on all, ``inner``: on an inner
+    group; ``copied``: what everybody has.
+    """
+
+    def __init__(self, num_ranks: int, local: int, samples: int, popularity: float) -> None:
+        self.held: list[list[HeldTable]] = [[] for _ in range(num_ranks)]
+        self.keys, self.sent = [0.0] * num_ranks, [0] * num_ranks
+        self.alone = 0.0
+        self.scattered = 0
+        self.inner = [0] * max(1, num_ranks // local)
+        self.copied: list[HeldTable] = []
+        self._num_ranks, self._local, self._samples, self._popularity = num_ranks, local, samples, popularity
+
+    def take(self, table: TableSpec, placed: PlacedTable) -> None:
+        """Deal out one table more, as it is placed."""
+        if placed.how == "data_parallel":
+            self.copied.append(HeldTable(table.rows, table.dim, table.pooling))
+        elif placed.how == "hybrid":
+            self._hybrid(table)
+        elif placed.how == "rows":
+            lookups = table.pooling / len(placed.ranks)
+            rows = -(-table.rows // len(placed.ranks))
+            for rank in placed.ranks:
+                self._hold(rank, HeldTable(rows, table.dim, lookups, self._num_ranks, partial=True))
+                self.sent[rank] += table.dim
+        elif placed.how in ("table_wise", "column_wise"):
+            dim = -(-table.dim // len(placed.ranks))
+            for rank in placed.ranks:
+                self._hold(rank, HeldTable(table.rows, dim, table.pooling, self._num_ranks))
+                self.sent[rank] += dim
+        else:
+            self._in_grid(table, placed)
+
+    def _hold(self, rank: int, held: HeldTable) -> None:
+        self.held[rank].append(held)
+        self.keys[rank] += held.lookups
+
+    def _hybrid(self, table: TableSpec) -> None:
+        ranks = self._num_ranks
+        often = popular_rows(table, ranks, self._local, self._samples, self._popularity)
+        share = share_of_first(often, table.rows, self._popularity) if often else 0.0
+        near = HeldTable(often, table.dim, table.pooling * share, alone=ranks <= self._local)
+        if often and near.alone:
+            # Copies that this step reads are brought up to date, and their gradients fetched, one by one.
+            met = distinct_rows(near.lookups * self._samples, often, self._popularity)
+            self.alone += table.dim * met / self._samples
+            for own in self.held:
+                own.append(near)
+        elif often:
+            self.copied.append(near)
+        if often < table.rows:
+            far = table.pooling * (1 - share)
+            self.alone += far * table.dim
+            rows = -(-(table.rows - often) // ranks)
+            for rank in range(ranks):
+                self._hold(rank, HeldTable(rows, table.dim, far / ranks, ranks, alone=True))
+
+    def _in_grid(self, table: TableSpec, placed: PlacedTable) -> None:
+        columns = len(placed.ranks) // self._local if placed.how == "grid_shard" else 1
+        dim = -(-table.dim // columns)
+        parts = len(placed.ranks) // columns
+        rows = -(-table.rows // parts)
+        for rank in placed.ranks:
+            self._hold(rank, HeldTable(rows, dim, table.pooling / parts, self._num_ranks, partial=True))
+        if placed.how == "row_wise":
+            self.scattered += dim
+        else:
+            for group in sorted({rank // self._local for rank in placed.ranks}):
+                self.inner[group] += dim
 
 
 def popular_rows(table: TableSpec, num_ranks: int, local: int, samples: int, popularity: float) -> int:

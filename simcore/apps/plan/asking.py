@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simcore.apps.amounts import Amount, numbers_of_gpus
+from simcore.apps.run.launching import say_launch
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.run.scenario_file import SECTIONS
 from simcore.apps.run.settings import split_pairs
@@ -98,6 +99,37 @@ def checked_objective(objective: str, *, priced: bool) -> None:
         raise InputError(f"--objective {objective!r}{nearest(objective, OBJECTIVES)}")
     if objective == "cost" and not priced:
         raise InputError("--objective cost needs --prices: a TOML file of yours, or aws")
+
+
+def asked_of_each(
+    clusters: Sequence[str | None],
+    amount: Amount | None,
+    global_batch: int | None,
+    *,
+    workload: str | None,
+    settings: Sequence[str],
+    seq: int | None,
+    framework: str | None,
+    spare: float,
+    launch: tuple[str, str] | None,
+) -> list[PlanRequest]:
+    """The same question for ``clusters``, the smallest first; a batch that is not said is the largest's.
+
+    What cannot be (an ``amount`` that the job does not count) is known at once.
+    """
+    found: list[PlanRequest] = []
+    for name in reversed(clusters):
+        one = asked(
+            workload, name, settings, launch=launch,
+            global_batch=global_batch, seq=seq, framework=framework, spare=spare,
+        )  # fmt: skip
+        if not found:
+            say_launch(one.launch)
+        global_batch = one.question.ground.base.training.global_batch
+        found.insert(0, one)
+        if amount is not None:
+            amount.of(*one.question.ground.length)
+    return found
 
 
 def asked(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simcore.apps.options import Emit, FromMegatron, FromTorchtitan, Json, Prices, Ray, Settings
+
+if TYPE_CHECKING:
+    from simcore.apps.plan.answer import Answer
+    from simcore.apps.plan.front import Front
+    from simcore.apps.plan.tornado import Tornado
+    from simcore.apps.prices import PriceList
 
 
 def plan(
@@ -95,8 +102,8 @@ def plan(
 
     from simcore.apps.amounts import amount_of, seconds_of
     from simcore.apps.errors import INTERRUPTED
-    from simcore.apps.plan.answer import Answer, answered
-    from simcore.apps.plan.asking import PlanRequest, asked, checked_limits, checked_objective, clusters_asked
+    from simcore.apps.plan.answer import answered
+    from simcore.apps.plan.asking import asked_of_each, checked_limits, checked_objective, clusters_asked
     from simcore.apps.plan.files import BEST, TRIALS
     from simcore.apps.plan.front import front
     from simcore.apps.plan.picture import PICTURE, draw
@@ -106,7 +113,7 @@ def plan(
     from simcore.apps.plan.tornado import tornado as sensitivity
     from simcore.apps.prices import read_prices
     from simcore.apps.progress import as_started, say
-    from simcore.apps.run.launching import launch_asked, say_launch
+    from simcore.apps.run.launching import launch_asked
     from simcore.errors import InfeasibleError
     from simcore.planning.space import asked_axes
 
@@ -121,29 +128,18 @@ def plan(
     amount = amount_of(tokens, samples)
     deadline_s = None if deadline is None else seconds_of(deadline)
     clusters = clusters_asked(cluster, gpus, gpu, deadline=deadline, amount=amount, tornado=tornado)
-    requests: list[PlanRequest] = []
-    batch = global_batch
-    for name in reversed(clusters):  # the most GPUs first: a batch that is not said is theirs
-        ask = asked(
-            workload, name, settings or [], launch=launch,
-            global_batch=batch, seq=seq, framework=framework, spare=spare,
-        )  # fmt: skip
-        if not requests:
-            say_launch(ask.launch)
-        batch = ask.question.ground.base.training.global_batch
-        requests.insert(0, ask)
-        if amount is not None:
-            amount.of(*ask.question.ground.length)  # what cannot be is known at once
+    requests = asked_of_each(
+        clusters, amount, global_batch, workload=workload, settings=settings or [], launch=launch,
+        seq=seq, framework=framework, spare=spare,
+    )  # fmt: skip
     hardware = [ask.question.cluster for ask in requests]
     priced = None if prices is None else read_prices(prices, hardware)
     if priced is not None:
         for one in hardware:  # what has no price is known at once
             priced.gpu_hour(one)
-    unpolished = ""
+    unpolished = "as asked" if polish is False else ""
     if polish is None and search:
         unpolished = "--search says all that changes (--polish moves the best along finer axes, too)"
-    elif polish is False:
-        unpolished = "as asked"
     answers: list[Answer] = []
     for name, ask in zip(reversed(clusters), reversed(requests), strict=True):
         folder = out or default_folder(ask.question)
@@ -169,20 +165,30 @@ def plan(
         more = {} if shaken is None else {"sensitivity": shaken.as_object()}
         print(json.dumps({**shown, "unpolished": best.unpolished, **more, **sizes.as_object()}))
     else:
-        lines = []
-        for answer in answers:
-            lines += ["", f"{answer.cluster}:"] if len(clusters) > 1 else []
-            lines += answer.lines(priced)
-        lines += [""] if len(clusters) > 1 else []
-        lines += shaken.lines() if shaken is not None else []
-        lines += sizes.lines() if len(clusters) > 1 or amount else []
-        lines += [priced.line()] if priced is not None else []
-        print(in_columns(lines))
         written = [TRIALS, *([PICTURE] if any(drawn) else [])]
         written += [as_started(f"{BEST}/1.yaml and so on for run_sim.py")] if drawn else []
+        several = len(clusters) > 1
+        told = _lines(answers, shaken, sizes if several or amount else None, priced, several=several)
+        print(in_columns(told))
         print(f"{wall_s:.1f} s; {folder}: {', '.join(written)}")
     if not any(answer.planned.census.fitting for answer in answers):
         raise InfeasibleError(f"no candidate is legal and fits; {answers[-1].planned.census.advice()}")
     if answers[0].planned.interrupted:
         print("interrupted: ask again to go on from here", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+
+
+def _lines(
+    answers: Sequence[Answer], shaken: Tornado | None, sizes: Front | None, priced: PriceList | None,
+    *, several: bool,
+) -> list[str]:  # fmt: skip
+    """For the terminal: an answer for each cluster, named if ``several``, and what was asked beside."""
+    lines = []
+    for answer in answers:
+        lines += ["", f"{answer.cluster}:"] if several else []
+        lines += answer.lines(priced)
+    lines += [""] if several else []
+    lines += shaken.lines() if shaken is not None else []
+    lines += sizes.lines() if sizes is not None else []
+    lines += [priced.line()] if priced is not None else []
+    return lines
