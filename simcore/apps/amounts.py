@@ -10,6 +10,7 @@ from simcore.records import dataclass
 
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]?)")
 _COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_WRITTEN: Final = tuple((_COUNTS[unit], unit) for unit in "TBMK")
 _TIMES: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -53,6 +54,12 @@ def amount_of(tokens: str | None, samples: str | None) -> Amount | None:
     if said is None:
         return None
     return Amount(_scaled(said, _COUNTS, f"--{counted}", "15T or 300B"), counted)
+
+
+def amount_text(number: float) -> str:
+    """A number of tokens or samples as users write it: 15T."""
+    scale, unit = next(((one, name) for one, name in _WRITTEN if number >= one), (1.0, ""))
+    return f"{number / scale:.4g}{unit}"
 
 
 def seconds_of(text: str) -> float:

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore import tables
-from simcore.apps.amounts import Amount
+from simcore.apps.amounts import Amount, amount_text
 from simcore.errors import InputError, nearest
 from simcore.hardware import ClusterSpec, cluster_names, gpu_names, load_gpu
 from simcore.records import dataclass
 from simcore.tables import Each, Plain, Text
 from simcore.timeline import RunInfo
+from simcore.units import PS_PER_S, format_time
 
 _FOLDER: Final = "prices"
 _SCHEMA: Final = {"currency": Text(), "source": Text(), "date": Any, "per_gpu_hour": Each(Plain())}
 _S_PER_HOUR: Final = 3600.0
+_FEW_DAYS: Final = 2
 #: No GPU costs as much an hour in the smallest of currencies (tens of thousands to the dollar).
 _ABSURD: Final = 1e9
 
@@ -76,10 +78,19 @@ class RunCost:
 
     def line(self) -> str:
         """For the terminal."""
-        said = f"{self.amount:,.4g} {self.counted}: {self.gpu_hours:,.4g} GPU-hours in {self.days:,.3g} days"
+        said = f"{amount_text(self.amount)} {self.counted}:"
+        said += f" {_rounded(self.gpu_hours)} GPU-hours in {self._lasts()}"
         if self.prices is None or self.cost is None:
             return said
-        return f"{said}, {self.cost:,.4g} {self.prices.currency} ({self.prices.where} of {self.prices.date})"
+        cost = f"{_rounded(self.cost)} {self.prices.currency}"
+        return f"{said}, {cost} ({self.prices.where} of {self.prices.date})"
+
+    def _lasts(self) -> str:
+        """The job's time, in what reads best."""
+        hours = 24 * self.days
+        if hours < 1:
+            return format_time(hours * _S_PER_HOUR * PS_PER_S)
+        return f"{hours:.3g} hours" if self.days < _FEW_DAYS else f"{_rounded(self.days)} days"
 
     def as_object(self) -> dict[str, Any]:
         """For JSON."""
@@ -89,6 +100,11 @@ class RunCost:
         if self.prices is not None:
             found |= {"cost": self.cost, "currency": self.prices.currency, "prices": self.prices.where}
         return found
+
+
+def _rounded(value: float) -> str:
+    """Four digits that count, without an exponent: 2,905,000."""
+    return f"{float(f'{value:.4g}'):,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def cost_of_run(info: RunInfo, per_s: float, amount: Amount, prices: str | None) -> RunCost:

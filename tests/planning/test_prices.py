@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from simcore.apps.prices import read_prices
+from simcore.apps.prices import RunCost, read_prices
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 
@@ -68,3 +68,11 @@ def test_what_has_no_price_or_no_file_is_refused(tmp_path):
         read_prices("was", [H100])
     with pytest.raises(InputError, match=r"absent\.toml"):
         read_prices(str(tmp_path / "absent.toml"), [H100])
+
+
+def test_what_a_job_costs_reads_without_exponents():
+    prices = read_prices("aws", [H100])
+    long = RunCost(15e12, "tokens", 422_260.4, 274.9, 2_904_870.0, prices)
+    assert long.line().startswith("15T tokens: 422,300 GPU-hours in 274.9 days, 2,905,000 USD (")
+    assert RunCost(1e9, "samples", 0.4597, 0.0011972).line() == "1B samples: 0.4597 GPU-hours in 103.4 s"
+    assert "in 12 hours" in RunCost(1e9, "samples", 96, 0.5).line()  # 8 GPUs

@@ -23,6 +23,7 @@ from workloads.jobs.strategies import (
 )
 from workloads.models.check import nearest_divisors
 from workloads.models.local import NARROW
+from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import divides
 from workloads.parallel.job import MOMENTS
 from workloads.parallel.spec import FSDP
@@ -323,6 +324,8 @@ def what_is_left(draft: Draft) -> None:
     """Records what an answer states of its question and nobody has said."""
     for key in _STATED:
         section, _, name = key.partition(".")
+        if not isinstance(draft.model, ModelSpec) and name in ("tp", "cp", "pp", "ep"):
+            continue  # a list of blocks is not split along axes of transformers
         of_preset = name in draft.preset.values(section)
         draft.left(key, f"as preset {draft.preset.name} has it" if of_preset else "as nothing else is said")
     if draft.parallel.pp > 1:
