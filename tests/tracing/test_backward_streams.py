@@ -38,9 +38,9 @@ def test_a_backward_pass_takes_the_streams_of_its_forward_pass(what: str, pool: 
         ("aten::mm", side, [begin]),
         ("aten::mm", side, []),
         ("aten::sum", side, []),
-        # Both give the shared layer a gradient; the sum waits for the first, the layer for the sum.
-        ("aten::add", side, [begin + 1]),
-        ("aten::mm", compute, [begin + 7]),
+        # Both give the shared layer a gradient; the sum runs on its stream, behind all that the other issued.
+        ("aten::add", compute, [begin + 6]),
+        ("aten::mm", compute, []),
         ("aten::sum", compute, []),
     ]
     # The optimizer comes behind all of it.
@@ -51,8 +51,8 @@ def test_a_custom_function_goes_back_on_the_stream_that_applied_it(pool: WorkerP
     begin, ops = backward(pool, "function")
     assert [one for one in ops if one[1] != "compute"] == [
         ("aten::div", "side.1", [begin]),  # not on the stream on which its forward pass computed
-        ("aten::add", "side.1", [begin + 1]),
     ]
+    assert ops[5] == ("aten::add", "compute", [begin + 4])
 
 
 def test_a_view_goes_back_on_the_stream_on_which_it_was_taken(pool: WorkerPool) -> None:
@@ -65,6 +65,22 @@ def test_what_ddp_hooks_to_gradients_runs_where_it_was_made(pool: WorkerPool) ->
     """Its reducer keeps the sums into gradients on the stream that was current then."""
     _, ops = backward(pool, "ddp")
     beside = [name for name, stream, _ in ops if stream == "side.1"]
-    assert beside == ["aten::mm", "aten::mm", "aten::sum", "aten::add"]
+    assert beside == ["aten::mm", "aten::mm", "aten::sum"]
     reduced = [waits for name, _, waits in ops if name == "all_reduce"]
     assert len(reduced) > 2 and all(reduced)
+
+
+def test_what_is_computed_again_takes_its_streams_and_hands_them_back(pool: WorkerPool) -> None:
+    _, ops = backward(pool, "again")
+    beside = [name for name, stream, _ in ops if stream == "side.1"]
+    # The layer itself, its gradients, and the sum of what both give the input, which it was first to use.
+    assert beside == ["aten::addmm", "aten::mm", "aten::mm", "aten::sum", "aten::add"]
+    assert [stream for name, stream, _ in ops if name == "aten::_foreach_add_"] == ["compute"]
+
+
+def test_a_backward_pass_asked_for_on_another_stream_stays_on_that_of_the_forward_pass(
+    pool: WorkerPool,
+) -> None:
+    _, ops = backward(pool, "late")
+    assert [name for name, stream, _ in ops if stream != "compute"] == ["aten::ones_like"]
+    assert sum(name == "aten::mm" for name, *_ in ops) == 5

@@ -61,6 +61,15 @@ def test_a_compiled_model_keeps_what_torchs_partitioner_keeps(
     assert [op for (op,) in rows(found, "op_class") if op == "cross_entropy"]
 
 
+def test_communication_that_the_compiler_is_asked_to_move_is_said(pool: WorkerPool, tmp_path: Path) -> None:
+    job = ScriptJob(SCRIPT, ("llama", "moved"))
+    rounds = Rounds(pool, lambda _: job, tmp_path)
+    rounds.run([0])
+    (found,) = rounds.seen.values()
+    (said,) = [one.rule for one, _ in found.asked if one.kind == "missing"]
+    assert "(reorder_for_compute_comm_overlap), which is not done" in said
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_minimum_cut_is_the_cheapest_of_all_sets(data: st.DataObject) -> None:

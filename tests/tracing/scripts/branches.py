@@ -1,4 +1,7 @@
-"""A shared layer, two behind it on two streams: ``branches.py layers | function | view | ddp | thread``."""
+"""A shared layer, two behind it on two streams:
+
+``branches.py layers | function | view | ddp | thread | again | late``.
+"""
 
 import sys
 import threading
@@ -7,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 
 class Halved(torch.autograd.Function):
@@ -30,11 +34,17 @@ class Model(nn.Module):
     def forward(self, x):
         hidden = self.trunk(x)
         stream.wait_stream(torch.cuda.current_stream())
+        both = checkpoint(self.behind, hidden, use_reentrant=True) if what == "again" else self.behind(hidden)
+        return both.sum()
+
+    def behind(self, hidden):
+        if what == "late":
+            return self.main(hidden) + self.side(hidden)
         with torch.cuda.stream(stream):
             beside = behind(hidden) if behind else self.side(hidden)
         result = self.main(hidden)
         torch.cuda.current_stream().wait_stream(stream)
-        return (result + beside).sum()
+        return result + beside
 
 
 what = sys.argv[1]
@@ -57,6 +67,11 @@ if what == "thread":
     threading.Thread(target=prefetch, daemon=True).start()
     inside.wait()
 for _ in range(3):
-    model(torch.zeros(2, 4, device="cuda")).backward()
+    loss = model(torch.zeros(2, 4, device="cuda"))
+    if what == "late":  # asked for on another stream than that of the forward pass
+        with torch.cuda.stream(inner):
+            loss.backward()
+    else:
+        loss.backward()
     optimizer.step()
     optimizer.zero_grad()

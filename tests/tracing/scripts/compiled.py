@@ -1,5 +1,6 @@
-"""Models with a loss, compiled and trained: ``compiled.py gpt | llama``; a test runs them on the CPU, too."""
+"""Models with a loss, compiled: ``compiled.py gpt | llama [moved]``; a test runs them on the CPU, too."""
 
+import importlib
 import sys
 
 import torch
@@ -83,6 +84,9 @@ def made(name):
 
 
 if __name__ == "__main__":
+    if "moved" in sys.argv:
+        config = importlib.import_module("torch._inductor.config")
+        config.reorder_for_compute_comm_overlap = True
     model, mixed = made(sys.argv[1])
     model = torch.compile(model.cuda())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -168,6 +168,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     """
     from workloads.tracing.drive import doubts, failures
     from workloads.tracing.fake import (
+        cuda,
         gone_files,
         host_values,
         object_exchange,
@@ -201,7 +202,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         steps.on_evaluation = partial(policy.note, "evaluation")
         steps.on_failure = recorder.labels.on_failure = partial(_failed, policy, recorder, caught)
         recorder.communication.on_refused = partial(policy.note, "refused")
-        saved_files.on_missing = cpp_extension.on_unseen = partial(policy.note, "missing")
+        saved_files.on_missing = cpp_extension.on_unseen = cuda.on_left_out = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
             peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +45,8 @@ DEVICE_PROPERTIES: dict[str, Any] = {
 
 #: Opens a named region that a compiler would fuse; set by the recorder.
 fused_region: Callable[[str], contextlib.AbstractContextManager[None]] | None = None
+#: Told of what a compiler is asked for and does not do here.
+on_left_out: Callable[[str], None] | None = None
 
 #: 2.28.9 as torch packs it; programs ask whether it is 2.10 or newer (bf16).
 _CUDA_VERSION = "12.8"
@@ -305,11 +308,32 @@ def _patch_profiler() -> None:
     profile.__init__ = begin
 
 
+#: What the compiler is asked to do with communication -> what it is when it is not.
+_OF_COMMUNICATION = {
+    "_micro_pipeline_tp": False,
+    "reorder_for_compute_comm_overlap": False,
+    "_fuse_ddp_communication": False,
+    "bucket_all_gathers_fx": "none",
+    "bucket_reduce_scatters_fx": "none",
+    "bucket_all_reduces_fx": "none",
+}
+
+
+def _say_what_is_left_out() -> None:
+    config = sys.modules.get("torch._inductor.config")
+    asked = [name for name, value in _OF_COMMUNICATION.items() if getattr(config, name, value) != value]
+    if asked and on_left_out is not None:
+        on_left_out(
+            f"the compiler is asked to move, join or cut communication ({', '.join(asked)}), which is not "
+            "done: collectives stand where the program issues them"
+        )
+
+
 def _patch_compilers() -> None:
     """``torch.compile`` and ``torch.jit`` run eagerly; the region is named, so that passes can fuse it.  A
     compiled module is the module itself, its forward pass a region.
     """
-    spared = False
+    spared = said = False
 
     def compiled(model: Any = None, **options: object) -> Any:
         nonlocal spared
@@ -329,6 +353,10 @@ def _patch_compilers() -> None:
     def region_of(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def region(*args: object, **kwargs: object) -> object:
+            nonlocal said
+            if not said:
+                said = True
+                _say_what_is_left_out()
             if fused_region is None:
                 return function(*args, **kwargs)
             with fused_region(name):

@@ -184,4 +184,5 @@ def default_stream(device: Any = None) -> Stream:  # noqa: ARG001
 def set_stream(stream: Stream | None) -> None:
     """Make ``stream`` current; None changes nothing, as in torch."""
     if stream is not None:
+        current_stream()  # a backward pass comes to its node's before the node chooses another
         _here.stream = stream

@@ -200,7 +200,7 @@ class OpLog:
         module = found_module if module is None else module
         data, alloc_bytes = self._touch(index, inputs, outputs)
         if self.backward_streams.running:
-            waits = (*waits, *data)
+            waits = (*waits, *self.backward_streams.behind(data))
         layer = _LAYER.search(module)
         # What a product is added to may have more bits than its factors.
         typed = inputs[1:] if name.startswith(("aten::addmm", "aten::baddbmm")) else inputs or outputs

@@ -74,12 +74,15 @@ def _seen(original: Callable[..., Any], watcher: Callable[[], Watcher | None]) -
             labels = listener.recorder.labels
             with labels.phase("recompute" if labels.segment_phase == "bwd" else "fwd"):
                 return original(*args, **kwargs)
+        listener.recorder.backward_streams.pass_begins()
         listener.backward_begins()
         try:
             result = original(*args, **kwargs)
         except Exception as error:
             listener.backward_fails(error)
             raise
+        finally:
+            listener.recorder.backward_streams.pass_ends()
         listener.backward_ends()
         return result
 

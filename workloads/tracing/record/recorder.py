@@ -254,7 +254,9 @@ class Recorder(OpLog, TorchDispatchMode):
                 cost = operator.cost(*args, **kwargs)
                 name, flops, traffic = cost.kernel or name, cost.flops, _traffic(cost, *traffic)
                 op_class = cost.op_class or classify(name)
-        stream = streams.current_stream().stream_id
+        current = streams.current_stream().stream_id
+        added_on = self.backward_streams.adds_up(name, device_outputs)
+        stream = current if added_on is None else added_on
         self.backward_streams.note(device_inputs)
         self.append(
             name,
