@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from simcore.engine.result import SimulationResult
+from simcore.engine.result import PlayedOut, SimulationResult
 from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import FlatOps, Graph, Program
 from simcore.graph.kinds import KIND_NAMES, is_communication, is_on_host, is_p2p, is_priced
@@ -19,14 +19,17 @@ from simcore.timeline.schema import TIMELINE
 
 #: ``stream`` of host ops and synchronisations.
 HOST = "host"
+_Column = npt.NDArray[np.integer]
 _TIMES: Final = frozenset(("ready_ps", "start_ps", "end_ps"))
 
 
 class GraphColumns:
-    """Columns of the timeline that the op table's rows say, by row, each made when it is first asked for."""
+    """Columns of the timeline that the op table's rows or plans say, by row or plan, each made when it is
+    first asked for.
+    """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, result: SimulationResult) -> None:
+        self.graph, self.result = graph, result
         self._made: dict[str, tuple[npt.NDArray[np.integer], pa.Array | None]] = {}
 
     def __getitem__(self, name: str) -> tuple[npt.NDArray[np.integer], pa.Array | None]:
@@ -52,6 +55,19 @@ class GraphColumns:
         return found
 
     @cached_property
+    def of_plans(self) -> dict[str, tuple[npt.NDArray[np.integer], pa.Array | None]]:
+        """Numbers by plan, and the texts that they stand for; the last one is what -1 (no plan) picks."""
+        plans = self.result.plans
+        found: dict[str, tuple[npt.NDArray[np.integer], pa.Array | None]] = {
+            "channels": (np.array([*(plan.channels for plan in plans), 0], dtype=np.int32), None),
+            "alone_ps": (np.array([*(plan.alone_ps for plan in plans), 0], dtype=np.int64), None),
+        }
+        for name in ("algorithm", "protocol"):
+            by_plan = Strings.encode([*(getattr(plan, name) for plan in plans), ""])
+            found[name] = by_plan.codes, texts(by_plan.values)
+        return found
+
+    @cached_property
     def peers(self) -> tuple[npt.NDArray[np.int64], tuple[tuple[str, int], ...]]:
         """Distinct (group, peer delta) of the sends and recvs, and which one each row has; -1 elsewhere."""
         ops = self.graph.ops
@@ -68,8 +84,8 @@ class ProgramColumns:
     are asked for.
     """
 
-    def __init__(self, ops: GraphColumns, result: SimulationResult, rank_class: int) -> None:
-        graph = ops.graph
+    def __init__(self, ops: GraphColumns, rank_class: int) -> None:
+        graph, result = ops.graph, ops.result
         self._ops, self._result, self._rank_class = ops, result, rank_class
         self._program = graph.programs[graph.program_of_rank[result.representatives[rank_class]]]
         self._flat = graph.flat_ops(self._program)
@@ -101,12 +117,6 @@ class ProgramColumns:
         return self._shared[name]
 
     def _made(self, name: str) -> pa.Array:
-        if name in ("algorithm", "protocol", "channels"):  # the extra last one is what -1 (no plan) picks
-            told = [getattr(plan, name) for plan in self._result.plans]
-            if name == "channels":
-                return numbers(np.array([*told, 0], dtype=np.int32)[self._plan_of])
-            by_plan = Strings.encode([*told, ""])
-            return _text(by_plan.codes[self._plan_of], texts(by_plan.values))
         if name == "alone_ps":
             return numbers(self._alone_ps())
         if name == "layer":
@@ -117,22 +127,30 @@ class ProgramColumns:
             return numbers(self._flat.microbatch.astype(np.int32, copy=False))
         if name in ("step", "stage"):
             return _constant(0 if name == "step" else self._program.stage, len(self))
-        values, words = self._ops[name]
-        values = values.take(self._row)
+        if name in ("algorithm", "protocol", "channels"):
+            by_plan, words = self._ops.of_plans[name]
+            plan, rows = self._told(self._result.plan_of)
+            values = by_plan[plan][rows]
+        else:
+            by_row, words = self._ops[name]
+            values = by_row.take(self._row)
         return numbers(values) if words is None else _text(values, words)
 
-    @cached_property
-    def _plan_of(self) -> npt.NDArray[np.int32]:
-        return self._result.plan_of[self._rank_class]
+    def _told(self, columns: Sequence[_Column]) -> tuple[_Column, IntArray | slice]:
+        """A column of this class by row of the op table, or by flat op, and where each op finds its value."""
+        if isinstance(columns, PlayedOut):
+            return columns.by_row[self._rank_class], self._row
+        return columns[self._rank_class], slice(None)
 
     def _alone_ps(self) -> IntArray:
         """Time alone of each op: its plan's for communication, its own for kernels, else 0."""
-        found = self._result.alone_ps[self._rank_class].copy()
-        found[~is_priced(self._ops.graph.ops.kind).take(self._row)] = 0
-        planned = np.flatnonzero(self._plan_of >= 0)
-        plan_alone = np.array([plan.alone_ps for plan in self._result.plans], dtype=np.int64)
-        found[planned] = plan_alone[self._plan_of[planned]]
-        return found
+        plan, planned = self._told(self._result.plan_of)
+        alone, rows = self._told(self._result.alone_ps)
+        of_plan = np.where(plan >= 0, self._ops.of_plans["alone_ps"][0][plan], 0)
+        priced = is_priced(self._ops.graph.ops.kind)
+        if rows is planned:  # both by row
+            return np.where(priced, alone, of_plan)[rows]
+        return np.where(priced[self._row], alone[rows], of_plan[planned])
 
     def _peers(self, rank: int) -> npt.NDArray[np.int32]:
         """Global rank at the other end of each send and recv of ``rank``, -1 elsewhere."""

@@ -32,7 +32,7 @@ class SimulatedTables:
         self.path = folder / TIMELINE_FILE
         self._graph, self._result = graph, result.told_once(graph)
         self._ranks: list[int] = self._result.representatives.tolist()
-        self._ops = GraphColumns(graph)
+        self._ops = GraphColumns(graph, self._result)
         self._gathered: dict[tuple[int, int, int], ProgramColumns] = {}
 
     @cached_property
@@ -93,7 +93,7 @@ class SimulatedTables:
         key = self.shared(rank_class)
         found = self._gathered.pop(key, None)
         if found is None:
-            found = ProgramColumns(self._ops, self._result, rank_class)
+            found = ProgramColumns(self._ops, rank_class)
         self._gathered[key] = found
         while len(self._gathered) > 1 and sum(map(len, self._gathered.values())) > _KEPT_OPS:
             del self._gathered[next(iter(self._gathered))]
