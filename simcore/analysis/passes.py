@@ -144,8 +144,9 @@ def _stretches(
     allowed, those that touch, whatever they are for.
     """
     start, end = rows.ints("start_ps")[chosen], rows.ints("end_ps")[chosen]
-    order = np.lexsort((end, start))
-    chosen, start, end = chosen[order], start[order], end[order]
+    if (start[1:] <= start[:-1]).any():
+        order = np.lexsort((end, start))
+        chosen, start, end = chosen[order], start[order], end[order]
     kind, microbatch = phases[chosen].astype(np.int64), rows.ints("microbatch")[chosen]
     part = _filled(chunk[chosen], kind, microbatch)
     if not len(chosen):
@@ -177,12 +178,17 @@ def _stretches(
 
 def _filled(part: IntArray, kind: IntArray, microbatch: IntArray) -> IntArray:
     """``part``, and that of the nearest op of the same pass where an op has none (embedding, norms)."""
-    found, place = part, np.arange(len(part))
-    for step in (1, -1):  # from those before, then from those behind
-        known = np.maximum.accumulate(np.where(found[::step] >= 0, place, -1))
-        near = np.where(known >= 0, place[::step][known], 0)[::step]
-        same = (known[::step] >= 0) & (kind[near] == kind) & (microbatch[near] == microbatch)
-        found = np.where((found < 0) & same, found[near], found)
+    found, missing = part.copy(), np.flatnonzero(part < 0)
+    for behind in (0, 1):  # from those before, then from those behind
+        known = np.flatnonzero(found >= 0)
+        if not len(missing) or not len(known):
+            break
+        at = np.searchsorted(known, missing) - 1 + behind
+        near = known[np.clip(at, 0, len(known) - 1)]
+        same = (at >= 0) & (at < len(known))
+        same &= (kind[near] == kind[missing]) & (microbatch[near] == microbatch[missing])
+        found[missing[same]] = found[near[same]]
+        missing = missing[~same]
     return found
 
 

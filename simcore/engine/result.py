@@ -83,6 +83,13 @@ class PlayedOut(MadeAnew[npt.NDArray[_T]], Generic[_T]):
         return PlayedOut(self.graph, program, tuple(self.by_row[number] for number in numbers))
 
 
+def time_column(times: Sequence[RankTimes], rank_class: int, name: str) -> IntArray:
+    """One column of a class's times; where they are made anew, the others are not."""
+    of_class = times.origin(rank_class) if isinstance(times, MadeAnew) else times[rank_class]
+    column: IntArray = getattr(of_class, name)
+    return column
+
+
 def alike(columns: Sequence[object], rank_class: int) -> int:
     """The same number for classes of one program whose columns are one and the same."""
     return id(columns.origin(rank_class) if isinstance(columns, MadeAnew) else columns[rank_class])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from simcore.engine.result import PlayedOut, SimulationResult
+from simcore.engine.result import PlayedOut, SimulationResult, time_column
 from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import FlatOps, Graph, Program
 from simcore.graph.kinds import KIND_NAMES, is_communication, is_on_host, is_p2p, is_priced
@@ -97,11 +97,10 @@ class ProgramColumns:
 
     def table(self, rank: int, rank_class: int, names: Sequence[str]) -> pa.Table:
         """Columns of the timeline's rows of one rank, which stands for ``rank_class``, in issue order."""
-        times = None if _TIMES.isdisjoint(names) else self._result.times[rank_class]
         arrays = []
         for name in names:
             if name in _TIMES:
-                arrays.append(numbers(getattr(times, name)))
+                arrays.append(numbers(time_column(self._result.times, rank_class, name)))
             elif name == "peer":
                 arrays.append(numbers(self._peers(rank)))
             elif name in ("rank", "rank_class"):

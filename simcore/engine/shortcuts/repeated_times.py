@@ -70,12 +70,29 @@ class RepeatedRank:
     num_ops: int
     step_ps: int
 
+    @property
+    def ready_ps(self) -> IntArray:
+        """As :class:`RankTimes` has it, as are the others: of all ops."""
+        return self._whole(self.played.times.ready_ps, self.host_start_ps)
+
+    @property
+    def start_ps(self) -> IntArray:
+        """When ops start."""
+        return self._whole(self.played.times.start_ps, self.host_start_ps)
+
+    @property
+    def end_ps(self) -> IntArray:
+        """When ops end."""
+        return self._whole(self.played.times.end_ps, self.host_end_ps)
+
+    def _whole(self, column: IntArray, of_host: IntArray) -> IntArray:
+        found = self.played.played_on(column)
+        found[self.host_ops] = of_host
+        return found
+
     def times(self) -> RankTimes:
         """Of all ops."""
-        times = self.played.repeated()
-        times.ready_ps[self.host_ops] = times.start_ps[self.host_ops] = self.host_start_ps
-        times.end_ps[self.host_ops] = self.host_end_ps
-        return times
+        return RankTimes(self.ready_ps, self.start_ps, self.end_ps)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
