@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simcore.engine.execution import Execution
     from simcore.engine.sequence import Environment
 
-_MOST: Final = 4096  # remembered per GPU model; flows that never repeat a rate must not fill the memory
+_MOST: Final = 1024  # remembered per GPU model; flows that never repeat a rate must not fill the memory
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -78,7 +78,7 @@ class Whole:
     _left: dict[tuple[int, tuple[tuple[float, float], ...]], Left] = field(default_factory=dict)
 
     @classmethod
-    @lru_cache(maxsize=64)
+    @lru_cache(maxsize=16)
     def of(cls, num_sms: int, hbm_bytes_per_s: float, fence_ps: int) -> Whole:
         """The one of a GPU model."""
         return cls((num_sms, hbm_bytes_per_s * 1e-12, 0), fence_ps)
