@@ -222,8 +222,6 @@ class Gpu:
         self.num_sms = num_sms
         self.hbm_bytes_per_s = hbm_bytes_per_s
         self.hbm_bytes_per_ps = hbm_bytes_per_s * 1e-12
-        self._whole = Whole.of(num_sms, hbm_bytes_per_s, fence_ps)
-        self.alone: Environment = self._whole.alone
         self.fence_ps = fence_ps
         self.sms = SmPool(self, num_sms)
         self.copy_engines = simpy.Resource(clock, copy_engines)
@@ -234,6 +232,16 @@ class Gpu:
         self.stale = False
         self.sleeper: Sleeper | None = None
         self._execution = execution
+
+    @property
+    def fence_ps(self) -> int:
+        """What each kernel waits from now on while data moves; whoever changes it changes a draw, too."""
+        return self._whole.fence_ps
+
+    @fence_ps.setter
+    def fence_ps(self, fence_ps: int) -> None:
+        self._whole = Whole.of(self.num_sms, self.hbm_bytes_per_s, fence_ps)
+        self.alone: Environment = self._whole.alone
 
     def touched(self, link: Link) -> None:
         """See :class:`simcore.network.link.Observer`."""
