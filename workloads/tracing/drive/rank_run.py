@@ -180,6 +180,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         visible_devices,
     )
     from workloads.tracing.fake.group_names import FamilyNames
+    from workloads.tracing.record.op_log import HOST_STREAM
     from workloads.tracing.record.recorder import Recorder
     from workloads.tracing.record.step_marks import LaterOptimizer, StepDone, StepMarks
     from workloads.tracing.stand_ins import cpp_extension
@@ -224,7 +225,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
                 if by_recipe:
                     raise
                 ended_by = error
-        recorded = bool(recorder.result.ops) and (
+        recorded = any(op.stream != HOST_STREAM for op in recorder.result.ops) and (
             steps.done or (steps.step == job.step and not recorder.recording)
         )
         lines, answered = output.getvalue().splitlines(), doubts.said_before(map(asdict, policy.asked))

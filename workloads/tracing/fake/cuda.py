@@ -99,7 +99,8 @@ def _patch_streams() -> None:
         _set(module, Stream=streams.Stream, Event=streams.Event)
     _set(
         torch.cuda,
-        ExternalStream=streams.Stream,
+        ExternalStream=streams.ExternalStream,
+        get_stream_from_external=streams.ExternalStream,
         StreamContext=streams.StreamContext,
         stream=streams.StreamContext,
         current_stream=_using(streams.current_stream),

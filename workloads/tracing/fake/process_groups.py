@@ -32,6 +32,9 @@ _symbols: dict[str, str] = {}
 #: Backend that was asked for, by torch's name of the group.
 _backends: dict[str, str] = {}
 
+#: Groups, by torch's name, that make their communicator at once and have no other.
+_eager: set[str] = set()
+
 #: Reduce operation of the collective being issued: the dispatcher only sees an opaque object.
 current_reduce_op: str = ""
 
@@ -139,6 +142,11 @@ def on_host(group: Any) -> bool:
     return "gloo" in backend or backend == _BOTH
 
 
+def is_eager(group: Any) -> bool:
+    """Whether ``group`` made its communicator at once, for a device that the program named."""
+    return group.group_name in _eager
+
+
 def get_backend(group: Any = None) -> str:
     """``torch.distributed.get_backend``: what the program asked for."""
     made = group or distributed_c10d._get_default_group()
@@ -170,7 +178,10 @@ def _init_process_group(
     _default_store = store or distributed.HashStore()
     _real_init("fake", rank=place[0], world_size=place[1], store=_default_store)
     default = _BOTH if device_id is None else "nccl"
-    _backends[distributed_c10d._get_default_group().group_name] = str(backend or default).lower()
+    made = distributed_c10d._get_default_group()
+    _backends[made.group_name] = str(backend or default).lower()
+    if device_id is not None:
+        _eager.add(made.group_name)
 
 
 def _new_group(
@@ -179,6 +190,7 @@ def _new_group(
     backend: str | None = None,
     *_args: object,
     group_desc: str | None = None,
+    device_id: torch.device | int | None = None,
     **_kwargs: object,
 ) -> Any:
     """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
@@ -190,7 +202,10 @@ def _new_group(
         return dist.GroupMember.NON_GROUP_MEMBER
     made = _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
     _symbols[made.group_name] = symbol
-    _backends[made.group_name] = str(backend or _backends[distributed_c10d._get_default_group().group_name])
+    world = distributed_c10d._get_default_group().group_name
+    _backends[made.group_name] = str(backend or _backends[world])
+    if device_id is not None or world in _eager:
+        _eager.add(made.group_name)
     return made
 
 

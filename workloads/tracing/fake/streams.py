@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
@@ -25,15 +26,33 @@ class StreamListener(Protocol):
         """The next op of ``stream`` starts after ``ops``."""
         ...
 
-    def host_waits(self, name: str, stream: int | None, ops: tuple[int, ...] = ()) -> None:
-        """The host waits for ``stream`` (None: every stream), or just for ``ops``."""
+    def host_waits(self, name: str, stream: int | None) -> None:
+        """The host waits for ``stream`` (None: every stream)."""
+        ...
+
+    def host_waits_for(self, name: str, ops: tuple[int, ...]) -> None:
+        """The host waits for ``ops``, and for nothing that was issued behind them."""
         ...
 
 
 listener: StreamListener | None = None
 #: Told of the current stream whenever somebody asks for it: a backward pass may have come to another.
 on_ask: Callable[[Stream], None] | None = None
-_num_streams = 0
+
+#: Streams of torch's pool for a device and priority (``kStreamsPerPool`` of CUDAStream.cpp): who asks for
+#: one more gets the first one again.
+POOL = 32
+_pools: dict[int, list[int]] = defaultdict(list)
+_num_asked: dict[int, int] = defaultdict(int)
+
+
+def _from_pool(priority: int) -> int:
+    """Number of the next stream of a pool."""
+    pool, asked = _pools[priority], _num_asked[priority]
+    _num_asked[priority] += 1
+    if len(pool) < POOL:
+        pool.append(1 + sum(map(len, _pools.values())))
+    return pool[asked % POOL]
 
 
 class Stream:
@@ -42,10 +61,8 @@ class Stream:
     def __init__(
         self, _device: object = None, priority: int = 0, stream_id: int | None = None, **_: object
     ) -> None:
-        global _num_streams
         if stream_id is None:
-            _num_streams += 1
-            stream_id = _num_streams
+            stream_id = _from_pool(min(priority, 0))
         self.stream_id = self.cuda_stream = stream_id
         self.device_type, self.priority = 1, priority
         self._outer: list[Stream] = []
@@ -127,7 +144,7 @@ class Event:
     def synchronize(self) -> None:
         """The host waits for this event."""
         if listener is not None and self.ops:
-            listener.host_waits("cudaEventSynchronize", current_stream().stream_id, self.ops)
+            listener.host_waits_for("cudaEventSynchronize", self.ops)
 
     def elapsed_time(self, _other: Event) -> float:
         """Milliseconds; nothing is timed while tracing."""
@@ -161,6 +178,13 @@ class _Current(threading.local):
 
 
 _here = _Current()
+
+
+class ExternalStream(Stream):
+    """Stands in for ``torch.cuda.ExternalStream``: the stream whose ``cuda_stream`` that is."""
+
+    def __init__(self, stream_ptr: int, device: object = None, **_: object) -> None:
+        super().__init__(device, stream_id=stream_ptr)
 
 
 def current_stream(device: Any = None) -> Stream:  # noqa: ARG001

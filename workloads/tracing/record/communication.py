@@ -3,14 +3,16 @@
 Note [Streams of communication]
     A collective with ``async_op=False`` runs on the stream that issues it (torch 2.8 and later), an
     asynchronous one on its communicator's stream, which is named after the group.  Point-to-point calls in
-    a batch are one launch on the communicator's stream; outside a batch NCCL gives each pair of ranks a
-    communicator, and a stream, of its own.
+    a batch are one launch on the communicator's stream; outside a batch torch gives each pair of ranks a
+    communicator, and a stream, of its own, unless the group has made its own at once (a ``device_id``).
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,8 +45,15 @@ if TYPE_CHECKING:
 _KEEP_WORKS = 4096
 
 
+#: With which torch's NCCL groups let the host wait wherever a program waits for a call (the older name, too).
+_BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+
+
 class RecordedWork(Work):
-    """What a communication call returns; waiting for it becomes a WAIT edge."""
+    """What a communication call returns; waiting for it becomes a WAIT edge.
+
+    The host waits for a barrier, and where the program says how long it would wait (``WorkNCCL::wait``).
+    """
 
     def __init__(
         self,
@@ -52,30 +61,37 @@ class RecordedWork(Work):
         ops: tuple[int, ...],
         tensors: list[torch.Tensor],
         arrive: Callable[[], None] | None = None,
+        *,
+        is_barrier: bool = False,
     ) -> None:
         super().__init__()
-        self._arrive = arrive
+        self._arrive, self._is_barrier = arrive, is_barrier
         self._recorder: Recorder | None = recorder
         self._ops = ops
         self._tensors = tensors
 
-    def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
-        """The current stream waits; the host does not."""
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """The current stream waits, and the host where it does so for real."""
+        if self._recorder is not None and self._is_barrier:
+            self._recorder.stream_waits(streams.current_stream().stream_id, self._ops)
+            self._recorder.host_waits("cudaStreamSynchronize", streams.current_stream().stream_id)
+        elif self._recorder is not None and self._ops and (timeout or _host_waits()):
+            self._recorder.host_waits_for("cudaEventQuery", self._ops)
+        self.synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        """The current stream waits."""
         if self._arrive is not None:
             self._arrive()
             self._arrive = None
         if self._recorder is not None:
             self._recorder.stream_waits(streams.current_stream().stream_id, self._ops)
             self._recorder, self._tensors = None, []  # or the tensors would live as long as the handle
-        return True
-
-    def synchronize(self) -> None:
-        """As :meth:`wait`."""
-        self.wait()
 
     def block_current_stream(self) -> None:
-        """As :meth:`wait`."""
-        self.wait()
+        """As :meth:`synchronize`."""
+        self.synchronize()
 
     def is_completed(self) -> bool:
         """True: nothing really runs."""
@@ -140,7 +156,8 @@ class CommunicationRecorder:
             self._recorder.on_write([one for _, outputs in call.parts for one in outputs])
         ops = self._collective(call) if recorded else ()
         self._exchange_known(name, args, call, process_groups.current_reduce_op or "sum")
-        work = self._work(ops if call.is_async else (), args)
+        is_barrier = recorded and name == "barrier"
+        work = self._work(ops if call.is_async else (), args, is_barrier=is_barrier)
         return work if call.bare else (args[0], work)
 
     def functional(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -233,8 +250,15 @@ class CommunicationRecorder:
         """Ops that an event recorded now on ``stream`` stands for."""
         return self._recorder.stream_frontier(stream)
 
-    def _work(self, ops: tuple[int, ...], args: Any, arrive: Callable[[], None] | None = None) -> Any:
-        work = RecordedWork(self._recorder, ops, tensors_in(args[0], []), arrive)
+    def _work(
+        self,
+        ops: tuple[int, ...],
+        args: Any,
+        arrive: Callable[[], None] | None = None,
+        *,
+        is_barrier: bool = False,
+    ) -> Any:
+        work = RecordedWork(self._recorder, ops, tensors_in(args[0], []), arrive, is_barrier=is_barrier)
         self._works.append(work)
         return work.boxed()
 
@@ -302,12 +326,13 @@ class CommunicationRecorder:
         symbol = self._use_group(group, members)
         delta = (int(args[2]) - group.rank()) % len(members)
         batched = process_groups.current_batch >= 0
+        in_turn = batched or process_groups.is_eager(group)
         sends = direction == "send"
         phase, _, _ = recorder.labels.where(-1)
         index = recorder.append(
             f"nccl::{direction}",
             OpKind.SEND if sends else OpKind.RECV,
-            symbol if batched else f"{symbol}.pair.{delta}",
+            symbol if in_turn else f"{symbol}.pair.{delta}",
             phase=recorder.labels.transfer_phase(tensors[0], phase),
             inputs=tensors if sends else [],
             outputs=[] if sends else tensors,
@@ -330,6 +355,10 @@ class CommunicationRecorder:
     def _next_launch(self) -> int:
         self._num_launches += 1
         return self._num_launches - 1
+
+
+def _host_waits() -> bool:
+    return any(os.environ.get(name, "0") == "1" for name in _BLOCKING)
 
 
 def _stays_on_host(call: CollectiveCall) -> bool:

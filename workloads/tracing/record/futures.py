@@ -20,9 +20,6 @@ from workloads.tracing.fake.aten_ops import tensors_in
 if TYPE_CHECKING:
     from workloads.tracing.record.communication import CommunicationRecorder
 
-#: Streams of torch's pool for a device and priority (``kStreamsPerPool`` of CUDAStream.cpp).
-_POOL = 32
-
 
 class CallbackStreams:
     """Streams on which callbacks run, in turn."""
@@ -33,7 +30,7 @@ class CallbackStreams:
 
     def next(self) -> streams.Stream:
         """The next one of the pool."""
-        number, self._next = self._next, (self._next + 1) % _POOL
+        number, self._next = self._next, (self._next + 1) % streams.POOL
         if number == len(self._made):
             self._made.append(streams.Stream())
         return self._made[number]

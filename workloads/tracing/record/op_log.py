@@ -39,6 +39,8 @@ StreamKey = int | str
 
 #: The host waits for every stream.
 ALL_STREAMS = ""
+#: What the host does itself; a wait of its that is for no stream stands here.
+HOST_STREAM = "host"
 
 
 def stream_symbol(stream: StreamKey) -> str:
@@ -144,15 +146,19 @@ class OpLog:
         if self.recording:
             self.order.add(stream, ops)
 
-    def host_waits(self, name: str, stream: StreamKey | None, ops: tuple[int, ...] = ()) -> None:
-        """The host waits for ``stream`` (None: every stream), or just for ``ops``."""
+    def host_waits(self, name: str, stream: StreamKey | None) -> None:
+        """The host waits for ``stream`` (None: every stream)."""
         if not self.recording:
             return
         key: StreamKey = ALL_STREAMS if stream is None else stream
-        waits = ops if stream is None else (*ops, *self.order.take(stream))
+        waits = () if stream is None else self.order.take(stream)
         self.append(name, OpKind.SYNC, key, waits=waits, blocking=1)
-        if not ops:
-            self.order.host_saw_end(key)
+        self.order.host_saw_end(key)
+
+    def host_waits_for(self, name: str, ops: tuple[int, ...]) -> None:
+        """The host waits for ``ops``, and for nothing that was issued behind them."""
+        if self.recording:
+            self.append(name, OpKind.SYNC, HOST_STREAM, waits=ops, blocking=1)
 
     def append(
         self,
@@ -261,16 +267,16 @@ class OpLog:
         current = streams.current_stream().stream_id
         numbers: dict[int, int] = {}
         last: dict[StreamKey, int] = {}
-        begun = False
+        before = self.order.frontier(current) if self.recording else ()
         for at, op in enumerate(captured.ops):
             captured.happen(at)
             known_values.forget(op.outputs)
             if not self.recording:
                 continue
             stream = current if op.stream == captured.stream else op.stream
-            before = () if begun else self.order.take(current)
-            begun = True
-            waits = [*before, *(numbers[wait] for wait in op.waits if wait in numbers)]
+            waits = [numbers[wait] for wait in op.waits if wait in numbers]
+            if not waits and stream not in last:  # it begins with the graph
+                waits = [*before, *self.order.take(stream)]
             numbers[at] = last[stream] = self.append(
                 op.name, op.kind, stream, module=op.module, inputs=op.inputs, outputs=op.outputs,
                 waits=waits, **op.columns,

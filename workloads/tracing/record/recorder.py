@@ -38,7 +38,7 @@ from workloads.tracing.fake.shape_cache import ShapeCache, view
 from workloads.tracing.fake.storages import StorageRecord, touched_bytes
 from workloads.tracing.record.comm_calls import UnknownCallError
 from workloads.tracing.record.communication import CommunicationRecorder
-from workloads.tracing.record.op_log import OpLog
+from workloads.tracing.record.op_log import HOST_STREAM, OpLog
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter)
@@ -269,6 +269,8 @@ class Recorder(OpLog, TorchDispatchMode):
             flops=flops,
             traffic=traffic,
         )
+        if kind is OpKind.MEMCPY and not _is_non_blocking(operator.base, args, kwargs):
+            self.host_waits("cudaStreamSynchronize", stream)
         if operator.sized_by_values and operator.base != "aten::index":  # the host reads how many there are
             self.host_waits(operator.base, stream)
 
@@ -305,8 +307,8 @@ class Recorder(OpLog, TorchDispatchMode):
         if self.recording:
             name = f"cpu_{name.rpartition('::')[2].strip('_')}"
             traffic = (num_bytes, num_bytes)  # as described jobs count it
-            self.append(name, OpKind.MEMCPY, "host", op_class="copy", traffic=traffic)
-            self.host_waits(name, "host")
+            self.append(name, OpKind.MEMCPY, HOST_STREAM, op_class="copy", traffic=traffic)
+            self.host_waits(name, HOST_STREAM)
 
     def is_unwritten(self, tensor: torch.Tensor) -> bool:
         """Whether nothing has touched the memory of ``tensor`` since it was allocated in the step."""
@@ -324,6 +326,14 @@ class Recorder(OpLog, TorchDispatchMode):
             waits = self.order.take(stream)
             self.append(name, OpKind.SYNC, stream, inputs=[tensor], waits=waits, blocking=1)
             self.order.host_saw_end(stream)
+
+
+def _is_non_blocking(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the host goes on at once behind a copy from or to its memory (``copy_kernel_cuda`` of
+    Copy.cu: else the stream is synchronised).
+    """
+    given = kwargs.get("non_blocking", False)
+    return bool(args[2] if name == "aten::copy_" and len(args) > 2 else given)
 
 
 def _traffic(cost: kernels.KernelCost, read: int, written: int) -> tuple[int, int]:
