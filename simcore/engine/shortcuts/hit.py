@@ -60,7 +60,7 @@ class _Hit(CellTimes):
         self._to_come, self._later_ps = to_come, later_ps
 
     def _written(self, laid: Laid) -> Columns:
-        columns = tuple([array("q", column) for column in self._before.columns])
+        columns = tuple([column[:] for column in self._before.columns])
         _, start, _, op_start, op_end = columns
         hit, execution = self._over.number, self._over.play()
         _, _, first, stop, _ = laid.items[hit]
