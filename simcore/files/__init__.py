@@ -7,6 +7,7 @@ from simcore.files.manifest import (
     check_folder,
     check_replaceable,
     manifest_of,
+    sync,
     write_manifest,
 )
 from simcore.files.names import folder_name
@@ -20,6 +21,7 @@ __all__ = [
     "check_replaceable",
     "folder_name",
     "manifest_of",
+    "sync",
     "whole_file",
     "whole_folder",
     "whole_text",

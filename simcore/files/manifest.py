@@ -12,7 +12,8 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from simcore.outside import json_document, read_bytes, there
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 1
 _CHUNK: Final = 1 << 20
+_AT_ONCE: Final = 8
 
 
 def check_replaceable(path: Path, kind: str) -> None:
@@ -83,7 +85,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def write_manifest(folder: Path, kind: str) -> None:
     """Name every file in ``folder`` with size and digest, the disk having taken all of them."""
-    files = {name: _described(folder / name) for name in entries(folder) if name != MANIFEST}
+    files = _all_described(folder, [name for name in entries(folder) if name != MANIFEST])
     content = {"format": _FORMAT, "holds": kind, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     sync(folder / MANIFEST)
@@ -172,6 +174,32 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _is_below(name: str) -> bool:
     return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def _all_described(folder: Path, names: Sequence[str]) -> dict[str, Mapping[str, int | str]]:
+    """Files by name, the disk having taken them: some at once, which it takes in the time of one or two."""
+    found: dict[str, Mapping[str, int | str]] = {}
+    errors: list[OSError] = []
+    waiting = iter(names)
+
+    def describe() -> None:
+        for name in waiting:
+            try:
+                found[name] = _described(folder / name)
+            except OSError as error:
+                errors.append(error)
+
+    others = [threading.Thread(target=describe) for _ in names[1:_AT_ONCE]]
+    for one in others:
+        one.start()
+    try:
+        describe()
+    finally:
+        for one in others:
+            one.join()
+    if errors:
+        raise errors[0]
+    return found
 
 
 def _described(path: Path) -> Mapping[str, int | str]:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from simcore.analysis import CriticalPath, critical_path
 from simcore.apps.run.memory_curves import MemoryCurves, StepInstances
 from simcore.clock import give_back_memory
+from simcore.files import sync
 from simcore.graph import Graph
 from simcore.memory import MemoryVerdict, ProgramMemory
 from simcore.records import dataclass
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import Timeline
 from simcore.timeline.info import MemoryPeak
+from simcore.timeline.schema import COUNTERS_FILE, MEMORY_FILE, RANK_CLASSES_FILE, TIMELINE_FILE
 from simcore.timeline.simulated import SimulatedTables
 from simcore.timeline.writer import store
 
@@ -56,12 +58,15 @@ def memory_beside(
     curves = MemoryCurves(graph, description)
     folder, instances = yield None
     yield MemoryFound(found.peaks, found.fits, curves.write(folder, instances))
+    sync(folder / MEMORY_FILE)  # only a fork goes on: its parent need not wait for the disk, then
 
 
 def stored_tables(folder: Path, tables: SimulatedTables) -> Generator[bool, None, None]:
     """Write all tables but that of memory; whether that is done."""
     store(folder, tables)
     yield True
+    for name in (TIMELINE_FILE, COUNTERS_FILE, RANK_CLASSES_FILE):
+        sync(folder / name)
 
 
 def beside_analysis(
