@@ -143,3 +143,16 @@ def test_a_softmax_without_a_kernel_of_its_own_may_be_in_fp32(wide, kept_bytes):
     assert (
         sum(one.num_bytes for one in found if one.num_bytes >= 96 * 512 * 512) == kept_bytes * 96 * 512 * 512
     )
+
+
+def test_gradients_of_weights_in_8_bits_let_go_what_gradients_of_inputs_were_for():
+    # DualPipe has many of them waiting. What they read: the gradient of the output and the input, both cast.
+    of_all, _ = pieces("deepseek-v3", software="deepseek-v3", parallel={"pp": 1, "ep": 64})
+    for piece in of_all:
+        made = storages_of(piece, (("ep", 64),))
+        of_inputs = {event for event in made.events["I"] if event >= 0}
+        waiting = [made.storages[~event] for event in made.events["W"] if ~event in of_inputs]
+        names = {(one.name.partition(".")[0], one.module.partition("layers.")[2][2:]) for one in waiting}
+        # What goes back to whoever sent a token, and weights turned round for it.
+        assert ("blockwise_grouped_gemm", "mlp.experts.linear_fc1") not in names
+        assert ("transpose_cast_fp8", "self_attention.linear_proj") not in names

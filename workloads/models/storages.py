@@ -6,7 +6,8 @@ Note [Storages of a piece]
     storage is released behind the last launch that reads it; one that backward asks for, when the backward of
     its op is done, as autograd does, or behind the launch that says so (``ends_bytes``).  Which storage a
     launch reads follows from the number of elements: the latest one, but the last term of a sum is the
-    earliest, which is the residual stream.  What is kept of tensors that no launch of the piece has written
+    earliest, which is the residual stream, and gradients of inputs read none of weights, nor these what the
+    same layer's product hands back.  What is kept of tensors that no launch of the piece has written
     in that size (queries, keys and values as one, a copy in 8 bits) is a storage of its own from where it is
     kept on.  Logits stay until forward ends: the function
     that computes the loss of them has a name for them.
@@ -41,6 +42,7 @@ _IN_PLACE: Final = ("all_reduce", "broadcast")
 #: Kernels that write where they read, whatever their names: the backward of Megatron-LM's and Transformer
 #: Engine's scaled, masked softmax (softmax.cpp).
 _WRITES_OVER: Final = ("scaled_masked_softmax_bwd",)
+_PRODUCTS: Final = ("gemm", "bgemm")
 #: Words in the names of kernels that add a branch to the residual stream, or its gradient.
 _SUMS: Final = ("aten::add.Tensor", "bias_add_residual", "bias_dropout_add")
 
@@ -197,17 +199,31 @@ class _StorageWalk:
         read: list[int] = []
         is_sum = kernel.name.startswith(_SUMS) and kernel.module != LOSS
         # To what a gradient is added is no storage of a microbatch.
-        shapes = kernel.in_shapes[:1] if kernel.accumulates else kernel.in_shapes
+        shapes = kernel.in_shapes[: 1 if kernel.accumulates else 2 if _adds(kernel) else None]
         for term, shape in enumerate(shapes):
             numel = math.prod(shape)
             if kernel.collective == "all_gather":
                 numel //= self.size_of(kernel.group) or 1
             oldest = is_sum and term > 0 and term == len(kernel.in_shapes) - 1
             for number in visible if oldest else reversed(visible):
-                if self.found[number].numel == numel and number not in read:
+                alike = self.found[number].numel == numel and number not in read
+                if alike and self._may_read(kernel, number):
                     read.append(number)
                     break
         return read
+
+    def _may_read(self, kernel: KernelLaunch, number: int) -> bool:
+        """Gradients of inputs need none of weights; those of a weight not what its own layer hands back."""
+        one = self.found[number]
+        if one.kernel is None or one.made < len(self.piece.forward):
+            return True
+        if not kernel.weight_gradient:
+            return not one.kernel.weight_gradient
+        return (
+            one.kernel.weight_gradient
+            or one.kernel.module != kernel.module
+            or one.kernel.op_class not in _PRODUCTS
+        )
 
     def _chosen(self, num_bytes: int, among: Sequence[int]) -> tuple[int, ...]:
         """As few storages as possible of exactly ``num_bytes`` together that nothing keeps yet."""
@@ -301,6 +317,15 @@ class _StorageWalk:
         return one.op >= 0 or made_late
 
 
+def _adds(kernel: KernelLaunch) -> bool:
+    """Whether a product adds to a buffer of gradients, which it reads third.
+
+    Shapes alone do not tell: there may be as many tokens as columns.
+    """
+    is_product = kernel.weight_gradient and kernel.op_class in _PRODUCTS
+    return is_product and kernel.in_shapes[2:] == kernel.out_shapes
+
+
 def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list[tuple[int, int]]:
     """(bytes, elements) of the storages that a launch allocates."""
     if kernel.buffered and kernel.collective:  # a product adds to its buffer, and makes a tensor
@@ -312,10 +337,7 @@ def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list
         return [(kernel.num_bytes // ways, sum(map(math.prod, kernel.out_shapes)) // ways)]
     stem = kernel.name.partition(".")[0]
     in_place = (stem.endswith("_") and not stem.endswith("__")) or stem in _WRITES_OVER
-    # A product that adds to a buffer reads it third; shapes alone do not tell (as many tokens as columns).
-    is_product = kernel.weight_gradient and kernel.op_class in ("gemm", "bgemm")
-    adds = is_product and kernel.in_shapes[2:] == kernel.out_shapes
-    if in_place or adds or kernel.accumulates or not kernel.bytes_written or not kernel.out_shapes:
+    if in_place or _adds(kernel) or kernel.accumulates or not kernel.bytes_written or not kernel.out_shapes:
         return []
     elements = tuple(math.prod(shape) for shape in kernel.out_shapes)
     if kernel.made_bytes:
