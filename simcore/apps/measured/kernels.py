@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore.apps.measured import engines
-from simcore.apps.measured.experts import engine_of, expert_layer
 from simcore.apps.measured.row_kernels import (
     attention,
     cast,
+    engine_of,
+    expert_layer,
     gemm,
     grouped,
     positive,
