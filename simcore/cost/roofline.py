@@ -165,7 +165,8 @@ class RooflineCost:
         if not seconds <= _LONGEST_KERNEL_S:
             raise InputError(
                 f"op {kernel.name!r} would take {seconds:.3g} s on one {self.gpu.name}, more than the"
-                f" {_LONGEST_KERNEL_S:g} s that any kernel may take; check clock, peak flops and HBM"
+                f" {_LONGEST_KERNEL_S:g} s that any kernel may take; check sequence, micro batch, clock,"
+                " peak flops and HBM"
             )
         sm_ps = ps_from_s(work.sm_s)
         hbm_bytes = round(work.hbm_bytes / self.gpu.hbm_efficiency)

@@ -100,7 +100,7 @@ NEVER = GOOD.replace('"ts": 1', '"ts": 1e30')
         ('{"traceEvents": [' + GOOD, "ends too early"),
         ('{"traceEvents": [' + GOOD[:-20], "truncated"),
         ('{"traceEvents": [' + GOOD + ', 3]}', "event 1 is no object"),
-        ('{"traceEvents": []}', "no GPU events"),
+        ('{"traceEvents": []}', "with ProfilerActivity.CUDA"),
         ('{"traceEvents": [' + GOOD.replace('"ts": 1', '"ts": "soon"') + "]}", "event 0 has ts 'soon'"),
         ('{"traceEvents": [' + GOOD.replace('"ts": 1', '"ts": NaN') + "]}", "event 0 has ts 'NaN'"),
         ('{"traceEvents": [' + GOOD.replace('"dur": 2', '"dur": -2') + "]}", "event 0 lasts -2 us"),

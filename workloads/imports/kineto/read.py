@@ -302,7 +302,10 @@ class KinetoReader:
         gpu = self._gpu.joined()
         if not gpu.shape[1]:
             what = ", ".join(sorted({category.lower() for category in self._roles if category})) or "nothing"
-            raise InputError(f"{self.label}: no GPU events (kernels, copies) among {what}: nothing to replay")
+            raise InputError(
+                f"{self.label}: no GPU events (kernels, copies) among {what}: nothing to replay;"
+                " record on a GPU with ProfilerActivity.CUDA"
+            )
         calls = self._calls.joined()
         calls = calls[:, np.argsort(calls[0], kind="stable")]
         try:
