@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.fit.runs import counts, curves, fit, fit_lines
+from simcore.apps.fit.runs import Fit, counts, curves, fit, fit_lines
 from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.measured.runs.score import (
     DescribedRow,
@@ -33,8 +33,9 @@ from simcore.errors import InputError, nearest
 from simcore.files import whole_text
 from simcore.hardware import dies
 from simcore.outside import printable
-from workloads.evidence import write_runs
-from workloads.jobs.published import read_run_rows
+from simcore.records import dataclass
+from workloads.evidence import MeasuredRun, write_runs
+from workloads.jobs.published import RunRow, read_run_rows
 
 
 def validate_runs(
@@ -83,34 +84,57 @@ def validate_runs(
         misses = explain(far_off(scored.scores), dies(), times) if ablations else []
         extras = Extras(scope, fitted, worths, misses, search(times=times), evidence)
         _write_page(Path(page), scored, extras)
-    if as_json:
+    found = _Found(rows, scored, table, fitted, left_out, evidence, worths, wall_s)
+    print(json.dumps(found.as_object()) if as_json else found.text(worst))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a validation found; ``fitted``, ``left_out``, ``evidence``: where families were left out."""
+
+    rows: Sequence[RunRow]
+    scored: Scored
+    table: ErrorTable
+    fitted: Fit | None
+    left_out: Mapping[str, tuple[float, float]]
+    evidence: Sequence[MeasuredRun]
+    worths: Sequence[Worth]
+    wall_s: float
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        scores, table = self.scored.scores, self.table
         found = {
-            "rows": row_objects(rows, scored), "families": table.families, "overall": table.overall,
-            "quality_a": goals(scored.scores), "rank_order": rank_order(scored.scores),
-            "skipped": table.skipped, "wall_s": wall_s,
+            "rows": row_objects(self.rows, self.scored), "families": table.families,
+            "overall": table.overall, "quality_a": goals(scores), "rank_order": rank_order(scores),
+            "skipped": table.skipped, "wall_s": self.wall_s,
         }  # fmt: skip
-        if fitted is not None:
-            numbers = {die: asdict(p) for die, p in fitted.numbers.items()}
-            found["bands"] = coverage_object(evidence)
-            by_size = left_out_table(scored.scores, left_out)
+        if self.fitted is not None:
+            numbers = {die: asdict(p) for die, p in self.fitted.numbers.items()}
+            found["bands"] = coverage_object(self.evidence)
             found["left_out"] = {
-                "numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside, "by_size": by_size,
+                "numbers": numbers, "in_fit": self.fitted.inside, "left_out": self.fitted.outside,
+                "by_size": left_out_table(scores, self.left_out),
             }  # fmt: skip
-        if worths:
-            found["ablations"] = [asdict(worth) for worth in worths]
-        print(json.dumps(found))
-        return
-    print(printable(text(scored, table, worst)))
-    if fitted is not None:
-        print("\n".join(fit_lines(fitted, left_out=True)))
-        print(f"{'family, quality, GPUs':44}{'n':>5}{'predicted %':>13}{'left out %':>12}")
-        for one in left_out_table(scored.scores, left_out):
-            name = f"{one['family']}, {one['quality']}, {one['gpus']}"
-            print(f"{name:44}{one['n']:>5}{100 * one['predicted']:13.1f}{100 * one['left_out']:12.1f}")
-    for worth in worths:
-        errors = "".join(f"  {die} {100 * error:.1f}%" for die, error in worth.errors.items())
-        print(f"{worth.name:60}{errors}")
-    print(f"{len(rows)} rows in {wall_s:.0f} s")
+        if self.worths:
+            found["ablations"] = [asdict(worth) for worth in self.worths]
+        return found
+
+    def text(self, worst: int) -> str:
+        """For the terminal, with so many of the ``worst`` rows."""
+        lines = [printable(text(self.scored, self.table, worst))]
+        if self.fitted is not None:
+            lines += fit_lines(self.fitted, left_out=True)
+            lines.append(f"{'family, quality, GPUs':44}{'n':>5}{'predicted %':>13}{'left out %':>12}")
+            for one in left_out_table(self.scored.scores, self.left_out):
+                name = f"{one['family']}, {one['quality']}, {one['gpus']}"
+                lines.append(
+                    f"{name:44}{one['n']:>5}{100 * one['predicted']:13.1f}{100 * one['left_out']:12.1f}"
+                )
+        for worth in self.worths:
+            errors = "".join(f"  {die} {100 * error:.1f}%" for die, error in worth.errors.items())
+            lines.append(f"{worth.name:60}{errors}")
+        return "\n".join([*lines, f"{len(self.rows)} rows in {self.wall_s:.0f} s"])
 
 
 def _refuse_differences(scored: Scored) -> None:
