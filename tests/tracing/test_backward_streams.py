@@ -14,11 +14,16 @@ from workloads.tracing.drive.script_job import ScriptJob
 SCRIPT = Path(__file__).parent / "scripts" / "branches.py"
 
 
-def backward(pool: WorkerPool, what: str) -> tuple[int, list[tuple[str, str, list[int]]]]:
-    """Name, stream and waits of the ops from the backward pass on, and how many stand before it."""
+def step(pool: WorkerPool, what: str) -> list[tuple[str, str, list[int]]]:
+    """Name, stream and waits of the ops of a step."""
     job = ScriptJob(SCRIPT, (what,), world_size=2, gpus_per_node=2)
     found = pool.submit(rank_run.run_rank, job, 0).result()
-    ops = [(one.name.partition(".")[0], one.stream, one.waits) for one in events(found.program)]
+    return [(one.name.partition(".")[0], one.stream, one.waits) for one in events(found.program)]
+
+
+def backward(pool: WorkerPool, what: str) -> tuple[int, list[tuple[str, str, list[int]]]]:
+    """The ops from the backward pass on, and how many stand before it."""
+    ops = step(pool, what)
     begin = next(index for index, one in enumerate(ops) if one[0] == "aten::ones_like")
     return begin, ops[begin:]
 
@@ -84,3 +89,12 @@ def test_a_backward_pass_asked_for_on_another_stream_stays_on_that_of_the_forwar
     _, ops = backward(pool, "late")
     assert [name for name, stream, _ in ops if stream != "compute"] == ["aten::ones_like"]
     assert sum(name == "aten::mm" for name, *_ in ops) == 5
+
+
+def test_fsdp1_puts_gradients_together_on_the_stream_of_its_gathers(pool: WorkerPool) -> None:
+    """It takes views of what it has gathered there; seen on GPUs in pytorch/pytorch's issue 133849."""
+    ops = step(pool, "fsdp1")
+    streams = [
+        [stream for name, stream, _ in ops if name == wanted] for wanted in ("all_gather", "aten::cat")
+    ]
+    assert streams[0] == streams[1] != ["compute"]

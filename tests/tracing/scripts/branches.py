@@ -1,6 +1,6 @@
 """A shared layer, two behind it on two streams:
 
-``branches.py layers | function | view | ddp | thread | again | late``.
+``branches.py layers | function | view | ddp | thread | again | late | fsdp1``.
 """
 
 import sys
@@ -9,6 +9,7 @@ import threading
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -38,7 +39,7 @@ class Model(nn.Module):
         return both.sum()
 
     def behind(self, hidden):
-        if what == "late":
+        if what in ("late", "fsdp1"):
             return self.main(hidden) + self.side(hidden)
         with torch.cuda.stream(stream):
             beside = behind(hidden) if behind else self.side(hidden)
@@ -53,7 +54,8 @@ behind = {"function": Halved.apply, "view": lambda x: x[:1]}.get(what)
 dist.init_process_group("nccl")
 stream, inner = torch.cuda.Stream(), torch.cuda.Stream()
 model = Model().cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if what == "fsdp1":
+    model = FullyShardedDataParallel(model)
 if what == "ddp":
     model = DistributedDataParallel(model, bucket_cap_mb=1e-5)
 if what == "thread":
@@ -66,6 +68,7 @@ if what == "thread":
 
     threading.Thread(target=prefetch, daemon=True).start()
     inside.wait()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     loss = model(torch.zeros(2, 4, device="cuda"))
     if what == "late":  # asked for on another stream than that of the forward pass
