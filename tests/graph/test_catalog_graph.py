@@ -1,4 +1,4 @@
-"""The committed GPT-175B graphs: load fast, verify, and map to the kernels of a real build."""
+"""The committed GPT-175B graphs map to the kernels of a real build (tests/tracing has what they are)."""
 
 from __future__ import annotations
 
@@ -53,18 +53,10 @@ def per_layer(graph, phase):
     return {name: count / (LAYERS_PER_STAGE * MICROBATCHES) for name, count in counts.items()}
 
 
-def test_the_folder_is_small(folder):
-    assert sum(path.stat().st_size for path in folder.iterdir()) <= 5 * MIB
-
-
 def test_saving_what_was_loaded_gives_the_same_bytes(folder, tmp_path):
     save_graph(load_graph(folder), tmp_path / "again")
     for path in folder.iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_it_verifies(folder):
-    assert verify(load_graph(folder)) == []
 
 
 @pytest.mark.parametrize("kernels", ["megatron", "flash"])
@@ -105,12 +97,12 @@ def test_backward_kernels_of_a_layer(mapped):
     assert found["aten::add_.Tensor"] == 8
 
 
-def test_kernels_of_a_layer_in_16_bits():
-    graph = load_graph(BF16)
-    kernels = usual_kernels(graph)
-    assert (kernels, usual_kernels(load_graph(ECHO))) == ("cudnn", "megatron")
-    assert usual_kernels(apply_kernels(graph, "flash")) == "flash"  # what is applied stays
-    mapped = apply_kernels(graph, kernels)
+def test_kernels_of_a_layer_in_16_bits(graph, mapped):
+    narrow = load_graph(BF16)
+    kernels = usual_kernels(narrow)
+    assert (kernels, usual_kernels(graph)) == ("cudnn", "megatron")
+    assert usual_kernels(mapped["flash"]) == "flash"  # what is applied stays
+    mapped = apply_kernels(narrow, kernels)
     # As in fp32, with attention in one kernel, and gathers and scatters where there all_reduces were.
     forward = per_layer(mapped, "fwd")
     assert {name: count for name, count in forward.items() if count >= 1} == {  # less: once a microbatch

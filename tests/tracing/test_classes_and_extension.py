@@ -1,10 +1,11 @@
 """Classes of ranks and skipped microbatches give what tracing everything gives."""
 
+import functools
 from typing import Any
 
 import pytest
 
-from simcore.graph import load_graph, verify
+from simcore.graph import Graph, load_graph, verify
 from simcore.graph.layout import contiguous_text
 from tests.tracing.small_jobs import gpt_traces, job, read_back
 from workloads.tracing import MegatronGptJob, TraceReport
@@ -114,7 +115,7 @@ def test_graph_does_not_depend_on_the_hash_seed(
 
 @pytest.mark.parametrize("name", HEADLINES)
 def test_committed_graph_is_what_tracing_gives(megatron_pool: WorkerPool, name: str) -> None:
-    graph = load_graph(f"{CATALOG}/{name}")
+    graph = committed(name)
     case = headline(**HEADLINES[name])
     assert graph.workload.command == case.command()
     rank = 40  # stage 5
@@ -129,6 +130,11 @@ def test_committed_graph_is_what_tracing_gives(megatron_pool: WorkerPool, name: 
     assert extended.digest() == read_back(graph, program).digest()
 
 
+@functools.cache
+def committed(name: str) -> Graph:
+    return load_graph(f"{CATALOG}/{name}")
+
+
 def headline(**options: Any) -> MegatronGptJob:
     return MegatronGptJob(
         layers=96, hidden=12288, heads=96, seq=2048, vocab=51200, tp=8, pp=12, dp=1, microbatches=96,
@@ -138,7 +144,7 @@ def headline(**options: Any) -> MegatronGptJob:
 
 @pytest.mark.parametrize("name", HEADLINES)
 def test_middle_stages_share_templates(name: str) -> None:
-    graph = load_graph(f"{CATALOG}/{name}")
+    graph = committed(name)
     used = {
         program.stage: {t for t in program.template.tolist() if graph.template_names[t] in ("fwd", "bwd")}
         for program in graph.programs
