@@ -287,6 +287,10 @@ def test_what_contradicts_itself_is_said_and_simulated(content, words):
     made = job({"model": "llama3-8b", **content})
     assert any(re.search(words, warning) for warning in made.warnings)
     assert not job({"model": "llama3-8b"}).warnings
+    (one,) = job({"model": "mixtral-8x7b"}).warnings
+    assert "--set software.preset=megatron-core-moe" in one
+    for said in ("megatron-core-moe", "megatron-core"):
+        assert not job({"model": "mixtral-8x7b", "software": said}).warnings
     assert verify(made.graph()) == []
 
 

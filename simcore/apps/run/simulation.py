@@ -123,10 +123,13 @@ def run_scenario(
         answers: tuple[ResourceChange, ...] = ()
         if tornado:
             on = {**(found.description.gpu if found.description else {}), **scenario.settings.hardware}
+
+            def of_other(other: ClusterSpec) -> float:
+                fitted.check()
+                return run(graph, other, setup).step_s
+
             with stages.stage("simulating other hardware") as update:
-                answers = other_hardware(
-                    scenario.cluster, on, cluster, lambda other: run(graph, other, setup).step_s, update
-                )
+                answers = other_hardware(scenario.cluster, on, cluster, of_other, update)
         with run_folder(out_dir, question, force=scenario.force) as folder:
             with stages.stage("simulating") as update:
 
