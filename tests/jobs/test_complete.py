@@ -287,6 +287,9 @@ def test_what_contradicts_itself_is_said_and_simulated(content, words):
     made = job({"model": "llama3-8b", **content})
     assert any(re.search(words, warning) for warning in made.warnings)
     assert not job({"model": "llama3-8b"}).warnings
+    (one,) = job({"model": "llama3-8b"}, training__precision="int8").warnings
+    assert "nobody trains so" in one
+    assert not job({"model": "llama3-8b"}, training__precision="int8", training__trainable="none").warnings
     (one,) = job({"model": "mixtral-8x7b"}).warnings
     assert "--set software.preset=megatron-core-moe" in one
     for said in ("megatron-core-moe", "megatron-core"):

@@ -285,6 +285,11 @@ def workspaces(draft: Draft) -> None:
 
 def contradictions(draft: Draft) -> None:
     """Warns of what the build does not have, or was never seen to run on; the job is simulated anyway."""
+    if draft.training.precision == "int8" and draft.training.trainable != "none":
+        draft.warnings.append(
+            "training.precision=int8: products of integers are for inference (training.trainable=none);"
+            " nobody trains so, and what casts would cost is left out"
+        )
     parallel = draft.parallel
     loops = parallel.pipeline.loops and parallel.virtual_stages > 1
     schedule = "none" if parallel.pp == 1 else "interleaved" if loops else parallel.schedule
