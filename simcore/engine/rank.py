@@ -254,7 +254,7 @@ class Rank:
             if waiters and (watched or self.tape is not tape):
                 for waiter in waiters.pop((stream, here), ()):
                     waiter(None)
-        del wake  # by which it would keep itself
+        del wake, items  # by which it would keep itself, and what items are made of
         yield
 
     def to_come(self, stream: int, number: int) -> Signal | None:
