@@ -212,6 +212,12 @@ def unfit(what: str) -> str:
             dist.all_gather_into_tensor(data.bfloat16(), data[:2])
         elif what == "on the host":
             dist.all_reduce(torch.ones(4))
+        elif what == "from nobody":
+            dist.broadcast(data, src=5)
+        elif what == "to nobody":
+            dist.reduce(data, dst=5)
+        elif what == "sent to nobody":
+            dist.send(data, 5)
         else:
             dist.all_gather([more, more], data)
 

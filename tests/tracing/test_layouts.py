@@ -169,3 +169,10 @@ def test_what_is_too_large_to_be_followed_is_said(pool: WorkerPool, tmp_path: Pa
     )
     (doubt,) = doubts(cast("Graph", SimpleNamespace(ops=ops)), [told])
     assert "too large" in doubt and f"--value {asked.site}=" in doubt and "layouts.py:" in asked.site
+
+
+def test_a_ring_of_ranks_that_do_the_same_is_no_pipeline(pool: WorkerPool) -> None:
+    graph = trace_in(
+        pool, ScriptJob(Path(__file__).parent / "scripts" / "layouts.py", ("ring",), world_size=4)
+    )
+    assert graph.workload.dims == {"dp": 4}

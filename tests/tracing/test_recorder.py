@@ -118,6 +118,9 @@ def test_gathers_and_scatters_go_to_or_come_from_one_place(pool: WorkerPool) -> 
         ("typed", "all_gather from and to tensors of torch.float32, torch.bfloat16"),
         ("on the host", "all_reduce of a tensor of the host in a group of nccl alone"),
         ("listed", "all_gather of 1 parts .* into 2 among 4 ranks"),
+        ("from nobody", "broadcast to or from rank 5 of a group of 4"),
+        ("to nobody", "reduce to or from rank 5 of a group of 4"),
+        ("sent to nobody", "send to or from rank 5 of a group of 4"),
     ],
 )
 def test_what_a_group_refuses_is_refused(pool: WorkerPool, what: str, said: str) -> None:

@@ -279,5 +279,21 @@ def chosen():
         optimizer.step()
 
 
+def ring():
+    """Every rank hands a tensor to the next one, outside of modules."""
+    dist.init_process_group("nccl")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model, given = nn.Linear(4, 4).cuda(), torch.ones(8, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        sent = dist.P2POp(dist.isend, given, (rank + 1) % world)
+        got = dist.P2POp(dist.irecv, torch.empty_like(given), (rank - 1) % world)
+        for work in dist.batch_isend_irecv([sent, got]):
+            work.wait()
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        dist.all_reduce(model.weight.grad)
+        optimizer.step()
+
+
 if __name__ == "__main__":
     vars()[sys.argv[1]]()

@@ -192,7 +192,7 @@ class ScriptJob:
         """What the graph is a graph of."""
         trace = found.traces[0]
         families = self._families(trace)
-        axes = axes_of(families, [trace], self.world_size)
+        axes = axes_of(families, found.seen, self.world_size)
         dims, experts = parallel_dims(trace, axes, families)
         classes = zip(found.classes, found.traces, strict=True)
         alike = [(len(one.ranks), own) for one, own in classes if one.stage == found.classes[0].stage]

@@ -328,9 +328,10 @@ def _issue_gather(ends: tuple[Any, Any], group: Any, root: int | None = None) ->
 def _peer(group: Any, rank: int | None, place: int | None) -> tuple[Any, int]:
     """The group, and a rank's place in it."""
     group = group or c10d._get_default_group()
-    if place is not None:
-        return group, place
-    return group, dist.get_group_rank(group, rank or 0)
+    found = dist.get_group_rank(group, rank or 0) if place is None else place
+    if not 0 <= found < group.size():
+        raise ValueError(f"objects to or from rank {found} of a group of {group.size()}")
+    return group, found
 
 
 def _device(group: Any, device: Any) -> torch.device:

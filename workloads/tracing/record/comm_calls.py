@@ -75,6 +75,9 @@ _CONTIGUOUS = (*_BASES, "allreduce_", "broadcast_", "reduce_", "alltoall_base_")
 
 P2P = {"send": "send", "recv_": "recv"}
 
+#: Which argument is the place of one other rank in the group.
+_PLACE = {"broadcast_": 2, "reduce_": 3, "gather_": 3, "scatter_": 3, "send": 2, "recv_": 2}
+
 
 @dataclass(frozen=True)
 class CollectiveCall:
@@ -183,6 +186,13 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
     is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
     root = int(args[form.root]) if form.root >= 0 else -1
     return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare, differ, root)
+
+
+def check_place(name: str, args: Sequence[Any], num_ranks: int) -> None:
+    """RefusedCallError where ``c10d::<name>`` names a rank that a group of ``num_ranks`` does not have."""
+    place = int(args[_PLACE[name]]) if name in _PLACE else 0
+    if not 0 <= place < num_ranks:
+        raise RefusedCallError(f"{name.strip('_')} to or from rank {place} of a group of {num_ranks}")
 
 
 def check_call(name: str, args: Sequence[Any], call: CollectiveCall, num_ranks: int, backend: str) -> None:

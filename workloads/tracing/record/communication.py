@@ -30,6 +30,7 @@ from workloads.tracing.record.comm_calls import (
     P2P,
     CollectiveCall,
     check_call,
+    check_place,
     is_out_of_place_copy,
     is_scattered,
     parse_collective,
@@ -147,9 +148,11 @@ class CommunicationRecorder:
             return None
         if name in P2P:
             group = process_groups.unbox(args[1])
+            check_place(name, args, group.size())
             arrive = transfer(P2P[name] == "send", tensors_in(args[0], []), group, int(args[2]))
             return self._work(self._transfer(P2P[name], args), args, arrive)
         call = parse_collective(name, args)
+        check_place(name, args, process_groups.unbox(call.group).size())
         self._check(name, args, call)
         recorded = self._recorder.recording and not _stays_on_host(call)
         if self._recorder.on_write is not None:

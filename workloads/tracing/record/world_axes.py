@@ -5,7 +5,7 @@ pp, dp, cp, ep).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import OpKind
@@ -63,7 +63,7 @@ def axes_of(
 ) -> tuple[WorldAxis, ...]:
     """Axes between the strides of the families of which every rank has a group.  Along pipeline stages ranks
     send each other tensors of the forward and backward pass outside of modules (inside are rings of context
-    parallelism).
+    parallelism), and do not all do the same: the first gets nothing, or reads, and the last makes the loss.
     """
     strides: set[int] = set()
     for family in families.values():
@@ -76,9 +76,15 @@ def axes_of(
         for peer, phase, module in _peers(one)
         if phase in ("fwd", "bwd") and not module
     }
-    return nested_axes(
-        strides, world_size, lambda axis: any(axis.place(one) != axis.place(peer) for one, peer in passed)
-    )
+    programs = {one.rank: one.program.digest() for one in traces}
+    unlike = [pair for pair in combinations(programs, 2) if programs[pair[0]] != programs[pair[1]]]
+
+    def stages(axis: WorldAxis) -> bool:
+        return all(
+            any(axis.place(one) != axis.place(other) for one, other in pairs) for pairs in (passed, unlike)
+        )
+
+    return nested_axes(strides, world_size, stages)
 
 
 def parallel_dims(
