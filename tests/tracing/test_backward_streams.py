@@ -98,3 +98,15 @@ def test_fsdp1_puts_gradients_together_on_the_stream_of_its_gathers(pool: Worker
         [stream for name, stream, _ in ops if name == wanted] for wanted in ("all_gather", "aten::cat")
     ]
     assert streams[0] == streams[1] != ["compute"]
+
+
+def test_communication_that_is_left_to_the_next_step_is_said(pool: WorkerPool) -> None:
+    job = ScriptJob(SCRIPT, ("next",), world_size=2, gpus_per_node=2)
+    found = pool.submit(rank_run.run_rank, job, 0).result()
+    (said,) = [one for one, _ in found.asked if one.kind == "late"]
+    line = next(
+        number
+        for number, text in enumerate(SCRIPT.read_text(encoding="utf-8").splitlines(), 1)
+        if "one.wait()" in text
+    )
+    assert said.site == f"branches.py:{line}" and "waited for" in said.rule

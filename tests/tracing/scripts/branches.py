@@ -1,6 +1,6 @@
 """A shared layer, two behind it on two streams:
 
-``branches.py layers | function | view | ddp | thread | again | late | fsdp1``.
+``branches.py layers | function | view | ddp | thread | again | late | fsdp1 | next``.
 """
 
 import sys
@@ -69,6 +69,7 @@ if what == "thread":
     threading.Thread(target=prefetch, daemon=True).start()
     inside.wait()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+pending = []
 for _ in range(3):
     loss = model(torch.zeros(2, 4, device="cuda"))
     if what == "late":  # asked for on another stream than that of the forward pass
@@ -76,5 +77,9 @@ for _ in range(3):
             loss.backward()
     else:
         loss.backward()
+    if what == "next":  # averages of a step are waited for in the next
+        for one in pending:
+            one.wait()
+        pending = [dist.all_reduce(one.grad.clone(), async_op=True) for one in model.parameters()]
     optimizer.step()
     optimizer.zero_grad()

@@ -233,7 +233,7 @@ def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
     for asked in report.values[:_SHOWN]:
         if asked["kind"] == "peers":
             typer.echo(f"at {asked['site']} other ranks are taken to give {asked['rule']}", err=True)
-        if asked["kind"] in ("peers", "evaluation", "missing", "refused"):
+        if asked["kind"] in ("peers", "evaluation", "missing", "refused", "late"):
             continue
         answer = f"{asked['kind']} answered {asked['answer']:g}"
         why = f" ({asked['rule']})" if asked["rule"] else ""

@@ -50,7 +50,7 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
             f"upper bound{_advice(counted)}"
         )
     found += list(dict.fromkeys(one["rule"] for one in values if one["kind"] == "missing"))
-    found += [f"{one['rule']} (at {one['site']})" for one in values if one["kind"] == "refused"]
+    found += [f"{one['rule']} (at {one['site']})" for one in values if one["kind"] in ("refused", "late")]
     failures = dict.fromkeys(
         f"{one['rule']} (at {one['site']})" for one in values if one["kind"] == "failure"
     )

@@ -203,6 +203,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         steps.on_evaluation = partial(policy.note, "evaluation")
         steps.on_failure = recorder.labels.on_failure = partial(_failed, policy, recorder, caught)
         recorder.communication.on_refused = partial(policy.note, "refused")
+        recorder.communication.on_late = partial(policy.note, "late")
         saved_files.on_missing = cpp_extension.on_unseen = cuda.on_left_out = partial(policy.note, "missing")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))

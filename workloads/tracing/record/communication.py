@@ -49,6 +49,11 @@ _KEEP_WORKS = 4096
 #: With which torch's NCCL groups let the host wait wherever a program waits for a call (the older name, too).
 _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
+_LATE = (
+    "communication that the step before issued is waited for: it is written down at the end of a step, "
+    "beside nothing of the next one"
+)
+
 
 class RecordedWork(Work):
     """What a communication call returns; waiting for it becomes a WAIT edge.
@@ -70,6 +75,8 @@ class RecordedWork(Work):
         self._recorder: Recorder | None = recorder
         self._ops = ops
         self._tensors = tensors
+        #: Issued before the step that is recorded, by what its ranks send one another on GPUs.
+        self._before = not (recorder.recording or is_barrier) and any(map(is_on_device, tensors))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """The current stream waits, and the host where it does so for real."""
@@ -87,6 +94,9 @@ class RecordedWork(Work):
             self._arrive()
             self._arrive = None
         if self._recorder is not None:
+            on_late = self._recorder.communication.on_late
+            if self._before and self._recorder.recording and on_late is not None:
+                on_late(_LATE)
             self._recorder.stream_waits(streams.current_stream().stream_id, self._ops)
             self._recorder, self._tensors = None, []  # or the tensors would live as long as the handle
 
@@ -135,6 +145,8 @@ class CommunicationRecorder:
         self._works: deque[RecordedWork] = deque(maxlen=_KEEP_WORKS)
         #: Told what NCCL would say of a call, if strides are what they are on shapes.
         self.on_refused: Callable[[str], None] | None = None
+        #: Told that what the step before issued is waited for.
+        self.on_late: Callable[[str], None] | None = None
         #: Told of every send and receive outside of modules.
         self.on_transfer: Callable[[], None] | None = None
 
