@@ -157,11 +157,27 @@ def tuned(model):
         optimizer.step()
 
 
+def _asks_for_more(_model):
+    """What a stand-in has not is not installed."""
+    from apex import fp16_utils
+
+    return fp16_utils
+
+
 def apex(_model):
     """Norms and LAMB of apex; a parameter that is marked as Megatron of 2020 marks it."""
+    from apex import amp
     from apex.normalization import FusedLayerNorm, MixedFusedRMSNorm
     from apex.optimizers import FusedLAMB
 
+    for asks, error in ((_asks_for_more, ModuleNotFoundError), (amp.initialize, NotImplementedError)):
+        try:
+            asks(_model)
+        except error:
+            continue
+        raise AssertionError(asks)
+    amp.register_half_function(torch, "einsum")
+    assert amp.initialize(_model, None, opt_level="O0") is _model
     model = nn.Sequential(nn.Linear(4, 4), FusedLayerNorm(4), MixedFusedRMSNorm(4)).cuda()
     model[0].weight.stride = 1
     assert model[0].weight.stride == 1 and model[0].weight.view(torch.uint8).shape == (4, 16)

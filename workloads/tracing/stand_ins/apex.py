@@ -12,6 +12,7 @@ import torch
 
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
+from workloads.tracing.stand_ins import apex_amp
 from workloads.tracing.stand_ins.apex_optimizers import FusedAdagrad, FusedAdam, FusedLAMB
 from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
 
@@ -162,6 +163,7 @@ _NORMS: dict[str, Any] = {
 
 _MODULES: dict[str, dict[str, Any]] = {
     "apex": {},
+    "apex.amp": apex_amp.MEMBERS,
     "apex.contrib": {},
     "apex.contrib.layer_norm": {},
     "apex.contrib.layer_norm.layer_norm": {"FastLayerNormFN": FastLayerNormFN},
@@ -201,5 +203,5 @@ def members(name: str) -> dict[str, Any] | None:
 
 def submodules(name: str) -> tuple[str, ...]:
     """What ``import apex`` brings with it."""
-    brought = ("multi_tensor_apply", "normalization", "optimizers")
+    brought = ("amp", "multi_tensor_apply", "normalization", "optimizers")
     return tuple(f"apex.{one}" for one in brought) if name == "apex" else ()

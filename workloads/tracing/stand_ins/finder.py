@@ -6,6 +6,7 @@ extension that is installed is used as it is.
 
 from __future__ import annotations
 
+import dis
 import functools
 import importlib
 import importlib.abc
@@ -57,6 +58,9 @@ _TRIED = frozenset({"torch_scatter"})
 
 #: Names that packages are published under, where these are others.
 _DISTRIBUTIONS = {"flash_attn_interface": "flash-attn-3"}
+
+#: The instruction of ``from module import name``.
+_IMPORTS = dis.opmap["IMPORT_FROM"]
 
 #: Extensions that were stood in for in this process.
 used: set[str] = set()
@@ -123,7 +127,10 @@ def _a_library_imports() -> bool:
 
 
 def _missing(module: str, name: str) -> Any:
-    """What a stand-in has not, by a message that says so."""
+    """What a stand-in has not, by a message that says so: to who imports it, as what is not installed."""
+    frame = sys._getframe(1)
+    if frame.f_code.co_code[frame.f_lasti] == _IMPORTS:
+        raise ModuleNotFoundError(f"No module named '{module}.{name}'", name=f"{module}.{name}")
     raise AttributeError(
         f"module {module!r} has no attribute {name!r} here: it stands in for what is not installed"
     )
