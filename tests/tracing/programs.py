@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from workloads.tracing.record.recording import Recording
 
@@ -226,3 +227,17 @@ def unfit(what: str) -> str:
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+def asks_nvml(folder: str) -> tuple[object, ...]:
+    """What ``pynvml`` says of a GPU, where it is installed and no driver is."""
+    import importlib
+    import sys
+    from pathlib import Path
+
+    (Path(folder) / "pynvml.py").write_text("def nvmlInit():\n    raise OSError\n", encoding="utf-8")
+    sys.path.insert(0, folder)
+    nvml: Any = importlib.import_module("pynvml")
+    nvml.nvmlInit()
+    one = nvml.nvmlDeviceGetHandleByIndex(1)
+    return nvml.nvmlDeviceGetName(one), nvml.nvmlDeviceGetMemoryInfo(one).total >> 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -137,3 +138,7 @@ def test_another_dimension_of_shards_is_an_exchange(pool: WorkerPool) -> None:
 def test_an_operator_that_communicates_in_a_way_of_its_own_is_refused(pool: WorkerPool) -> None:
     said = pool.submit(programs.in_a_way_of_its_own).result()
     assert said.startswith("of_my_own::sum_of_all communicates within a process group")
+
+
+def test_nvml_answers_for_the_gpu_that_is_not_there(pool: WorkerPool, tmp_path: Path) -> None:
+    assert pool.submit(programs.asks_nvml, str(tmp_path)).result() == ("NVIDIA H800", 80)

@@ -91,6 +91,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     from workloads.tracing.fake import (
         cuda,
         host_values,
+        nvml,
         object_exchange,
         outside_world,
         parallel_patches,
@@ -142,6 +143,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
             "torch.utils.cpp_extension": cpp_extension.install,
             "torchdata.stateful_dataloader.stateful_dataloader": outside_world.load_stateful,
             "kernels": hub_kernels.take_over,
+            "pynvml": nvml.install,
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
             "torch.nested._internal.nested_tensor": jagged_tensors.install,
