@@ -74,7 +74,7 @@ def dense() -> Job:
 
 
 def moe() -> Job:
-    return described({"tp": 2, "pp": 2, "dp": 2, "ep": 2}, 32, model=EXPERTS)
+    return described({"tp": 2, "pp": 2, "dp": 2, "ep": 2}, 32, model=EXPERTS, software="megatron-core")
 
 
 def interleaved() -> Job:

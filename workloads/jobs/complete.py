@@ -19,7 +19,7 @@ from simcore.graph.schedules import Placement, Schedule
 from simcore.records import dataclass
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.other_names import called_otherwise
-from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
+from workloads.jobs.presets import Preset, load_preset, megatron_build, preset_names, read_preset
 from workloads.jobs.rules import RULES
 from workloads.jobs.said_model import file_beside, said_model
 from workloads.models.check import check_model
@@ -43,7 +43,7 @@ _LAYOUT: Final = frozenset(
     )
 )  # fmt: skip
 
-_MEGATRON, _TORCH = "megatron-core", "torchtitan-fsdp2"
+_TORCH: Final = "torchtitan-fsdp2"
 #: Of lists of blocks: with tables, and others.
 _TABLES, _IMAGES = "torchrec", "timm"
 
@@ -148,6 +148,10 @@ def complete(
     preset_said = bool(said["software"].keys() & {"software", "preset"})
     preset = _preset(said, where, at["software"])
     model, remarks, context = said_model(said["model"], preset, where, at["model"])
+    experts = isinstance(model, ModelSpec) and model.moe is not None
+    if experts and not preset_said and preset.name == megatron_build(experts=False):
+        preset = load_preset(megatron_build(experts=True))
+        model, remarks, context = said_model(said["model"], preset, where, at["model"])
     if isinstance(model, ModelSpec):
         check_model(model, f"{where}: model")
     draft = Draft(
@@ -265,4 +269,4 @@ def _usual_preset(said: Mapping[str, Mapping[str, Any]]) -> str:
     strategy = said["parallel"].get("strategy")
     words = str(strategy.get("transformer", "")) if isinstance(strategy, Mapping) else ""
     sharding = str(said["training"].get("sharding", "")) or words
-    return _TORCH if "fsdp" in sharding else _MEGATRON
+    return _TORCH if "fsdp" in sharding else megatron_build(experts=False)

@@ -318,16 +318,6 @@ def contradictions(draft: Draft) -> None:
             )
 
 
-def build_for_experts(draft: Draft) -> None:
-    """The build that is assumed for dense models was not measured with experts, another one was."""
-    experts = getattr(draft.model, "moe", None) is not None
-    if experts and not draft.preset_said and draft.preset.name == "megatron-core":
-        draft.warnings.append(
-            "preset megatron-core, which is assumed, was not measured with experts; what was is"
-            " --set software.preset=megatron-core-moe"
-        )
-
-
 #: What an answer states of its question beside what rules decide.
 _STATED: Final = (
     *(f"parallel.{key}" for key in ("tp", "cp", "pp", "dp", "ep")),
@@ -374,6 +364,5 @@ RULES: Final[tuple[Rule, ...]] = (
     what_goes_with_shards,
     workspaces,
     contradictions,
-    build_for_experts,
     what_is_left,
 )

@@ -192,9 +192,13 @@ class _ShardReductions:
         for group, numel in _inside_out(job, _by_group(job, pieces, trainable=True)):
             made = job.shard.main_grad_dtype if job.reduces_at_the_end else job.shard.dtype
             grads, buffer = Tensor((numel,), made), Tensor((numel,), message_dtype(precision))
-            if fsdp1:
-                writer.compute(_copy("cat", grads, grads), phase="bwd", layer=layer)
             waits = [writer.last] if writer.last is not None else []
+            if fsdp1:
+                # Where parameters were cut from what was gathered, their gradients are put together, behind
+                # the next layer's gather, along with which it is waited for (pytorch/pytorch issue 133849).
+                cat = _copy("cat", grads, grads)
+                waits = [writer.compute(cat, phase="bwd", layer=layer, stream=_stream(group), waits=waits)]
+                writer.wait_for(*waits)
             for kernel in _before_reduction(job, grads, buffer):
                 waits = [
                     writer.compute(kernel, phase="bwd", layer=layer, stream=_copies_on(job), waits=waits)

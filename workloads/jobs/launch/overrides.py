@@ -14,6 +14,7 @@ from workloads.jobs.complete import Description
 from workloads.jobs.launch.dialect import Dialect
 from workloads.jobs.launch.megatron import MEGATRON
 from workloads.jobs.launch.options import Words, flat_words
+from workloads.jobs.presets import megatron_build
 
 #: Keys of one flag: of its value, or (keys, on, off) of a switch.
 _Names = Mapping[str, str | tuple[str, str, str]]
@@ -276,7 +277,7 @@ def _renamed(
         called=called,
         table=MEGATRON.table,
         preset=lambda words: (
-            "megatron-core-moe-2026" if preset == "nemo-dgxc" and "--num-experts" in words else preset
+            megatron_build(experts=True) if preset == "nemo-dgxc" and "--num-experts" in words else preset
         ),
         no_influence=re.compile(no_influence),
         refused=refused,

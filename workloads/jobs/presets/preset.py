@@ -115,6 +115,13 @@ def load_preset(name: str) -> Preset:
     return _preset(name, load(Any, "workloads.jobs.presets", f"{name}.toml"))
 
 
+def megatron_build(*, experts: bool) -> str:
+    """The preset of Megatron-Core where nobody says one: with experts that of runs with experts, as today's
+    flags mean it.
+    """
+    return "megatron-core-moe-2026" if experts else "megatron-core"
+
+
 def read_preset(path: Path) -> Preset:
     """The preset of a file outside the package.  Errors: InputError, also for a file that cannot be read."""
     return parse_preset(path.stem, read_text(path, "preset"))

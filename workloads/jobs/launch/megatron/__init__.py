@@ -14,6 +14,7 @@ from workloads.jobs.launch.megatron.model import MODEL
 from workloads.jobs.launch.megatron.training import TRAINING
 from workloads.jobs.launch.options import Words, flat_words
 from workloads.jobs.launch.shell import split_flags
+from workloads.jobs.presets import megatron_build
 
 #: Flags that leave a step's time as it is: data, logs, checkpoints, rates, seeds, details of norms.
 _NO_INFLUENCE: Final = re.compile(
@@ -96,7 +97,7 @@ def _preset(words: Words) -> str:
     """The build that flags stand for where nothing else is said."""
     if "--deepspeed" in words:
         return "megatron-deepspeed"
-    return "megatron-core-moe-2026" if "--num-experts" in words else "megatron-core"
+    return megatron_build(experts="--num-experts" in words)
 
 
 def _document(content: Mapping[str, Any], where: str) -> Words:
