@@ -73,10 +73,10 @@ def beside_analysis(
     timeline: Timeline, stage_of: dict[int, int], curves_written: Callable[[], None],
     *, path: bool, perfetto: bool,
 ) -> Generator[BesideAnalysis, None, None]:  # fmt: skip
-    """Find the digest, then the critical path (of a large run: who analyses another is done sooner), then
-    write the file for Perfetto, at its end what stages hold, once ``curves_written`` returns.  Each time what
-    is known.
+    """Find the digest, then the critical path if ``path``, then write the file for Perfetto, at its end what
+    stages hold, once ``curves_written`` returns.  Each time what is known.
 
+    The critical path of a small run is for whoever analyses it, who has less to do than this.
     ``stage_of``: of each rank that stands for a class.
     """
     digest = timeline.digest()

@@ -159,10 +159,10 @@ def run_scenario(
                 stage_of = {
                     rank: graph.programs[graph.program_of_rank[rank]].stage for rank, _ in tables.spans
                 }
-                path_beside = page and timeline.is_large
                 beside = partial(
-                    beside_analysis, timeline, stage_of, fitted.wait, path=path_beside, perfetto=perfetto
-                )
+                    beside_analysis, timeline, stage_of, fitted.wait, path=page and timeline.is_large,
+                    perfetto=perfetto,
+                )  # fmt: skip
                 give_back_memory()
                 exported = under_way.enter_context(aside(beside, forked=page))
                 with stages.stage("analysing"):
@@ -201,8 +201,7 @@ def run_scenario(
                     timeline.let_go()
                     give_back_memory()
                     with stages.stage("writing the page"):
-                        critical = (lambda: exported.result(1).path) if path_beside else None
-                        write_page(timeline, analysis, folder / PAGE_FILE, critical)
+                        write_page(timeline, analysis, folder / PAGE_FILE, lambda: exported.result(1).path)
                 shown_tables = meanwhile(info, analysis) if meanwhile is not None else ""
                 with stages.stage("writing the timeline"):
                     stored.result()

@@ -44,7 +44,7 @@ class _Hit(CellTimes):
     ``over``: the item where nothing of the cell is still to change the GPU.
     """
 
-    __slots__ = ("_before", "_later_ps", "_over", "_rest", "_to_come", "under_way")
+    __slots__ = ("_before", "_laid", "_later_ps", "_over", "_rest", "_to_come", "under_way")
 
     def __init__(
         self, laid: Laid, begins: Sequence[int], ends: Sequence[int], changes: LinkChanges, before: CellTimes,
@@ -54,12 +54,21 @@ class _Hit(CellTimes):
         known = before.under_way if isinstance(before, _Hit) else None
         if isinstance(before, _Hit) and known is not None and known.number == under_way.number:
             before = before._before  # what is to come after the item is the same
+        self._laid = laid
         self.under_way: UnderWay | None = under_way
         self._before: CellTimes = before
         self._over, self._rest = over, rest
         self._to_come, self._later_ps = to_come, later_ps
 
-    def _written(self, laid: Laid) -> Columns:
+    @property
+    def columns(self) -> Columns:
+        """See the class; written when somebody first asks, which few do."""
+        if self._columns is None:
+            self._columns = self._written()
+        return self._columns
+
+    def _written(self) -> Columns:
+        laid = self._laid
         columns = tuple([column[:] for column in self._before.columns])
         _, start, _, op_start, op_end = columns
         hit, execution = self._over.number, self._over.play()

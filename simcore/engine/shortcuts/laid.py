@@ -56,7 +56,7 @@ class CellTimes:
     """What happens in a cell: how long it lasts, its records, and what its flows did to links.
 
     ``columns`` are (ready, start, end) of items and (start, end) of ops, its streams in turn, ps from the
-    cell's start; -1 where a rank keeps none.  A subclass may write them when somebody first asks.
+    cell's start; -1 where a rank keeps none.
     ``changes`` are (time, call, change of the call's rate in bytes/ps).  ``released`` are (end, number) of
     its watched items, in that order.
 
@@ -64,7 +64,7 @@ class CellTimes:
     communication from when it asks for SMs.
     """
 
-    __slots__ = ("_columns", "_laid", "begins", "changes", "ends", "lasts_ps", "released")
+    __slots__ = ("_columns", "begins", "changes", "ends", "lasts_ps", "released")
 
     def __init__(
         self,
@@ -79,17 +79,13 @@ class CellTimes:
         watched = laid.watched
         released = [(ends[item], number) for number, item in enumerate(watched)]
         self.released = tuple(sorted(released) if len(released) > 1 else released)
-        self._laid, self._columns = laid, columns
+        self._columns = columns
 
     @property
     def columns(self) -> Columns:
         """See the class."""
-        if self._columns is None:
-            self._columns = self._written(self._laid)
+        assert self._columns is not None, "a subclass that has none yet makes them"
         return self._columns
-
-    def _written(self, laid: Laid) -> Columns:
-        raise NotImplementedError
 
     @classmethod
     def of(cls, cell: Cell, columns: Columns, changes: LinkChanges) -> CellTimes:

@@ -32,9 +32,9 @@ _KINDS: Final = {
 
 def write_page(
     timeline: Timeline, analysis: StepAnalysis, path: Path,
-    critical: Callable[[], CriticalPath | None] | None = None,
+    critical: Callable[[], CriticalPath | None] = lambda: None,
 ) -> None:  # fmt: skip
-    """Write a run's page to ``path``.  ``critical``, asked late, gives its critical path, else it is found.
+    """Write a run's page to ``path``.  ``critical``, asked late, gives its critical path where that is known.
 
     InputError where it cannot be written.
     """
@@ -60,7 +60,7 @@ def write_page(
         *([_tornado(info)] if info.tornado else ()),
         kernel_section(analysis),
         links_section(step_links(timeline)),
-        path_section((critical and critical()) or critical_path(timeline)),
+        path_section(critical() or critical_path(timeline)),
         _files(info),
     ]
     write_document(path, f"{info.workload.name}: {format_time(info.step_ps)} a step", sections, data)
